@@ -1,0 +1,48 @@
+# `make demo` and `make test` do all set-up on a fresh machine; nothing is installed again when nothing changed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# Two workers with one thread each beat one worker with two on these small tests.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+
+.PHONY: help install demo lint test test-slow test-gpu bench clean
+
+help:
+	@echo "make demo       train a small private model and read its guarantee"
+	@echo "make test       linters, types and the fast tests"
+	@echo "make test-slow  the tests marked slow"
+	@echo "make test-gpu   the tests marked gpu (needs a CUDA device)"
+	@echo "make bench      time the clipping engine beside plain PyTorch and Opacus"
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch --editable ".[dev]"
+	touch $@
+
+install: $(INSTALLED)
+
+demo: $(INSTALLED)
+	$(BIN)/dpbnn demo
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(PYTEST) -m "not slow and not gpu"
+
+test-slow: $(INSTALLED)
+	$(PYTEST) -m "slow and not gpu"
+
+test-gpu: $(INSTALLED)
+	$(BIN)/python -m pytest -q -m gpu
+
+bench: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[bench]"
+	$(BIN)/python benchmarks/clipping.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Differentially private Bayesian neural networks."""

@@ -1,0 +1,158 @@
+"""The sum of clipped per-record gradients: everything that private data goes through before the noise.
+
+    >>> import torch, dpbnn
+    >>> model = torch.nn.Linear(3, 2)
+    >>> x, y = torch.randn(8, 3), torch.randint(2, (8,))
+    >>> clipped = dpbnn.clipped_gradient_sum(model, dpbnn.Categorical(), x, y, clip_norm=1.0)
+    >>> sorted(clipped.gradients), clipped.sensitivity
+    (['bias', 'weight'], 1.0)
+
+    flat:       sum_i min(1, C / |g_i|) g_i          automatic:  sum_i C g_i / (|g_i| + gamma)
+
+The norm runs over all trained weights together. Three engines give the same result; the fastest that is right
+for the model is chosen by itself (`dpbnn.clipping.compatibility`).
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from dpbnn import _validate
+from dpbnn.clipping.book_keeping import NotCovered
+from dpbnn.clipping.compatibility import ENGINES, CheckedModel, check_model
+from dpbnn.clipping.objective import full_precision, wide
+from dpbnn.clipping.per_record import PerRecordGradient
+from dpbnn.likelihoods import Likelihood
+from dpbnn.types import ClippedSum, DpbnnError, Weights
+
+__all__ = ["CLIPPING_STYLES", "clip_and_sum", "clipped_gradient_sum"]
+
+CLIPPING_STYLES = ("flat", "automatic")
+ROUNDING_ROOM = 1e-4
+"""Records are clipped to C / (1 + this), so that rounding cannot carry one past C."""
+AUTOMATIC_GAMMA = 0.01
+WRITTEN_OUT_NUMBERS = 2**26
+LARGEST_NORM = 1e18
+"""A gradient beyond this norm is treated as not finite: its square would leave float32."""
+
+
+def clipped_gradient_sum(
+    model: nn.Module,
+    likelihood: Likelihood,
+    x: Tensor,
+    y: Tensor,
+    clip_norm: float,
+    *,
+    clipping: str = "flat",
+    micro_batch_size: int | None = None,
+) -> ClippedSum:
+    """Sum the clipped gradients of the records ``(x, y)`` at the model's weights. The result is private.
+
+    Args:
+        model: any module that keeps records apart; it is neither wrapped nor changed.
+        likelihood: gives each record's loss from the model's output.
+        x: inputs, records first.
+        y: targets, records first.
+        clip_norm: C; infinity means no clipping.
+        clipping: "flat" or "automatic".
+        micro_batch_size: records taken through the model at a time; changes memory, not the result.
+
+    Returns:
+        ``gradients`` by weight name (float32 or wider) and their ``sensitivity``, C.
+
+    Guarantees:
+        Adding or removing any record, whatever its values, moves the sum by at most C.
+        A record whose loss or gradient is not finite contributes zero; values never raise.
+        An empty batch gives zeros.
+        The model is left as it was, also when an exception interrupts.
+    """
+    _check_arguments(x, y, clip_norm, clipping, micro_batch_size)
+    checked = check_model(model, likelihood, x, y)
+    weights = checked.objective.model_weights() | checked.likelihood_weights
+    return clip_and_sum(checked, weights, x, y, clip_norm, clipping=clipping, micro_batch_size=micro_batch_size)
+
+
+def clip_and_sum(
+    checked: CheckedModel,
+    weights: Weights,
+    x: Tensor,
+    y: Tensor,
+    clip_norm: float,
+    *,
+    clipping: str = "flat",
+    micro_batch_size: int | None = None,
+) -> ClippedSum:
+    """`clipped_gradient_sum` for a checked model at any weights, as the training loop calls it."""
+    total: Weights = {}
+    size = micro_batch_size or _default_micro_batch_size(checked, weights, len(x))
+    with torch.inference_mode(False):
+        x, y = _plain(x), _plain(y)
+        for part_x, part_y in zip(x.split(size), y.split(size), strict=True):
+            if len(part_x):
+                gradients = _per_record_gradients(checked, weights, part_x, part_y)
+                with full_precision(x.device):
+                    _add(total, _clip_and_sum_one_part(gradients, clip_norm, clipping))
+    missing = {name: torch.zeros_like(wide(values)) for name, values in weights.items() if name not in total}
+    return ClippedSum(total | missing, clip_norm)
+
+
+def _plain(values: Tensor) -> Tensor:
+    """Outside of autograd; a tensor made in inference mode could not be recorded and is copied."""
+    return values.clone() if values.is_inference() else values.detach()
+
+
+def _add(total: Weights, part: Weights) -> None:
+    for name, values in part.items():
+        total[name] = total[name].add_(values) if name in total else values
+
+
+def _per_record_gradients(
+    checked: CheckedModel, weights: Weights, x: Tensor, y: Tensor
+) -> dict[str, PerRecordGradient]:
+    try:
+        return ENGINES[checked.engine](checked.objective, weights, x, y)
+    except NotCovered:  # these records took a path through the model that the made-up ones did not
+        return ENGINES["loop"](checked.objective, weights, x, y)
+
+
+def _default_micro_batch_size(checked: CheckedModel, weights: Weights, num_records: int) -> int:
+    """The whole batch, unless gradients are written out for every record and would take too much memory."""
+    if checked.engine == "book_keeping":
+        return max(1, num_records)
+    return max(1, WRITTEN_OUT_NUMBERS // sum(values.numel() for values in weights.values()))
+
+
+@torch.no_grad()
+def _clip_and_sum_one_part(gradients: Mapping[str, PerRecordGradient], clip_norm: float, clipping: str) -> Weights:
+    squares = [values.squared_norms() for values in gradients.values()]
+    if not squares:
+        return {}
+    norms = torch.stack(squares).sum(dim=0).sqrt()
+    dropped = ~(norms <= LARGEST_NORM)
+    factors = _factors(norms, clip_norm, clipping).masked_fill(dropped, 0.0)
+    if dropped.any():  # 0 x inf is NaN: zeros must stand in the place of what is dropped
+        gradients = {name: values.without(dropped) for name, values in gradients.items()}
+    return {name: values.weighted_sum(factors) for name, values in gradients.items()}
+
+
+def _factors(norms: Tensor, clip_norm: float, clipping: str) -> Tensor:
+    if math.isinf(clip_norm):
+        return torch.ones_like(norms)
+    limit = clip_norm / (1 + ROUNDING_ROOM)
+    return limit / (norms + AUTOMATIC_GAMMA) if clipping == "automatic" else (limit / norms).clamp(max=1.0)
+
+
+def _check_arguments(x: Tensor, y: Tensor, clip_norm: float, clipping: str, micro_batch_size: int | None) -> None:
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or len(x) != len(y):
+        raise DpbnnError(f"x and y must be tensors with one row per record, got {_describe(x)} and {_describe(y)}.")
+    if clip_norm != math.inf:
+        _validate.positive("clip_norm", clip_norm)
+    _validate.one_of("clipping", clipping, CLIPPING_STYLES)
+    if micro_batch_size is not None:
+        _validate.whole_number("micro_batch_size", micro_batch_size)
+
+
+def _describe(value: object) -> str:
+    return f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

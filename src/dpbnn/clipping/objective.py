@@ -1,0 +1,107 @@
+"""The loss of each record as a function of all trained weights: a model and a likelihood seen as one.
+
+The user's module is never changed: it runs through `torch.func.functional_call` on the weights it is given,
+and on copies of its buffers.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from dpbnn.likelihoods import Likelihood
+from dpbnn.types import DpbnnError, Weights
+
+__all__ = ["Objective", "full_precision", "wide"]
+
+
+class Objective:
+    """``l_i(w)`` for a model and a likelihood.
+
+    `names` are the model's trained weights, each once, as in ``model.named_parameters()``;
+    `likelihood_names` are the likelihood's own.
+    """
+
+    def __init__(self, model: nn.Module, likelihood: Likelihood, likelihood_names: tuple[str, ...] = ()) -> None:
+        self.model = model
+        self.likelihood = likelihood
+        self.likelihood_names = likelihood_names
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.names = tuple(self.parameters)
+        self._buffers = dict(model.named_buffers())
+        self._name_of = {id(parameter): name for name, parameter in self.parameters.items()}
+
+    @cached_property
+    def writes_in_place(self) -> bool:
+        """Whether some module says that it overwrites its input."""
+        return any(getattr(module, "inplace", False) for module in self.model.modules())
+
+    def model_weights(self) -> Weights:
+        """The model's own trained weights, as they are now."""
+        return {name: parameter.detach() for name, parameter in self.parameters.items()}
+
+    def trained_parameters_of(self, module: nn.Module) -> dict[str, str]:
+        """The module's own trained parameters: attribute name to weight name (tied ones share a weight name)."""
+        own = module.named_parameters(recurse=False)
+        return {attribute: self._name_of[id(p)] for attribute, p in own if id(p) in self._name_of}
+
+    def outputs(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """``f(x; w)`` with the records first; the model gets a copy of `x`, which it may write to."""
+        outputs = functional_call(self.model, self._copied_buffers() | self._own(weights), (x.clone(),))
+        if not isinstance(outputs, Tensor):
+            raise DpbnnError(
+                f"The model must return one tensor, got {type(outputs).__name__}; wrap it so that it returns "
+                "its output alone."
+            )
+        return outputs
+
+    def changed_buffers(self, weights: Mapping[str, Tensor], x: Tensor) -> list[str]:
+        """The buffers that a run on `x` writes to or replaces."""
+        copies = self._copied_buffers()
+        state = copies | self._own(weights)
+        functional_call(self.model, state, (x,))  # leaves in `state` what the model left in itself
+        return [name for name, copy in copies.items() if state[name] is not copy or copy._version > 0]
+
+    def _copied_buffers(self) -> dict[str, Tensor]:
+        return {name: buffer.clone() for name, buffer in self._buffers.items()}
+
+    def _own(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: weights[name] for name in self.names}
+
+    def losses(self, outputs: Tensor, y: Tensor, likelihood_weights: Mapping[str, Tensor]) -> Tensor:
+        """``l_i`` for each record."""
+        own = {name: likelihood_weights[name] for name in self.likelihood_names}
+        losses = self.likelihood.negative_log_likelihood(outputs, y, own)
+        if losses.shape != y.shape[:1]:
+            raise DpbnnError(
+                f"{type(self.likelihood).__name__}.negative_log_likelihood must return one number per record, "
+                f"got shape {list(losses.shape)} for {len(y)} records."
+            )
+        return losses
+
+    def loss_of_one(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """``l_i`` of a single record without the leading dimension."""
+        outputs = self.outputs(weights, x.unsqueeze(0))
+        return self.losses(outputs, y.unsqueeze(0), weights).sum()
+
+
+def wide(values: Tensor) -> Tensor:
+    """float32 or wider: what clipping, summing and noise are done in, whatever the model computes in."""
+    return (
+        values if values.dtype in (torch.float32, torch.float64) or not values.is_floating_point() else values.float()
+    )
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Products of float32 numbers in float32: no autocast, no TF32, no bfloat16, whatever the user has set."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

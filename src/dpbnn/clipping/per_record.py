@@ -1,0 +1,173 @@
+"""Gradients of every record of a batch for one parameter, in the cheapest form that yields exact norms.
+
+Three forms, one protocol (`squared_norms`, `weighted_sum`):
+
+* `Dense`: one gradient per record, written out: ``[records, *parameter]``.
+* `Outer`: a product of layer inputs and output gradients, ``sum_t g_t a_t'`` per record, not written out
+  when that is cheaper (ghost norm).
+* `Rows`: gradients that touch only some rows of the parameter, as those of an embedding do.
+
+Guarantees:
+    The norm that is clipped is the norm of what is summed, whatever cancels in it: `Dense` and `Rows` take
+    the norm of the very numbers that they sum, and `Outer` never reports less than what rounding could leave.
+
+References: Goodfellow 2015 (arXiv 1510.01799) for one position; Li et al. 2022 (arXiv 2110.05679) for many;
+Bu et al. 2023 (arXiv 2210.00038) for choosing between them by cost.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = ["Dense", "Outer", "PerRecordGradient", "Rows", "combine"]
+
+ROUNDING_SHARE = 5e-5
+"""How much of the clip norm the rounding of a product over many positions may use up."""
+
+
+SMALLEST_NORM = 1e-18
+"""Factors of a product count at least this much: below it their squares leave float32, and could hide the other."""
+
+
+class PerRecordGradient(Protocol):
+    """The gradients of all records of a batch with respect to one parameter."""
+
+    def squared_norms(self) -> Tensor:
+        """``|g_i|^2`` for each record i, in float64."""
+        ...
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """``sum_i factors_i g_i``, in the parameter's shape; records with factor zero must hold finite numbers."""
+        ...
+
+    def without(self, dropped: Tensor) -> "PerRecordGradient":
+        """The same with the dropped records' values replaced by zeros."""
+        ...
+
+    def dense(self) -> "Dense":
+        """The same gradients, written out."""
+        ...
+
+
+@dataclass(frozen=True)
+class Dense:
+    """One gradient per record, written out."""
+
+    values: Tensor
+
+    def squared_norms(self) -> Tensor:  # noqa: D102 - the protocol says it, here and below
+        rows = self.values.flatten(2) if self.values.dim() > 2 else self.values.reshape(len(self.values), 1, -1)
+        return _row_norms(rows).square().sum(dim=1)
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
+        return torch.tensordot(factors.to(self.values.dtype), self.values, dims=1)
+
+    def without(self, dropped: Tensor) -> "Dense":  # noqa: D102
+        return Dense(_zero_rows(self.values, dropped))
+
+    def dense(self) -> "Dense":  # noqa: D102
+        return self
+
+
+@dataclass(frozen=True)
+class Outer:
+    """``sum_t output_gradients_t inputs_t'`` for each record and group.
+
+    `inputs` is ``[records, groups, positions, d]``, `output_gradients` is ``[records, groups, positions, p]``;
+    the parameter of shape `shape` has ``groups * p * d`` elements.
+    """
+
+    inputs: Tensor
+    output_gradients: Tensor
+    shape: torch.Size
+
+    @property
+    def is_cheaper_written_out(self) -> bool:
+        """Whether writing the gradients out costs less than two Gram matrices, in float64 twice as dear."""
+        positions, d, p = self.inputs.shape[2], self.inputs.shape[3], self.output_gradients.shape[3]
+        return positions > 1 and 2 * positions * (p + d) > p * d
+
+    def squared_norms(self) -> Tensor:
+        """One position: ``|a|^2 |g|^2``. Several: ``<A A', G G'>`` in float64 (in float32 it cancels)."""
+        term_norms = _row_norms(self.inputs, SMALLEST_NORM) * _row_norms(self.output_gradients, SMALLEST_NORM)
+        if self.inputs.shape[2] == 1:
+            return term_norms.square().sum(dim=(1, 2))
+        a, g = self.inputs.double(), self.output_gradients.double()
+        exact = ((a @ a.mT) * (g @ g.mT)).sum(dim=(1, 2, 3))
+        # The sum below is rounded per term: a record whose terms cancel almost wholly counts by its terms.
+        rounding = torch.finfo(self.inputs.dtype).eps / ROUNDING_SHARE
+        return torch.maximum(exact, (rounding * term_norms.sum(dim=(1, 2))).square())
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
+        scaled = self.output_gradients * factors.to(self.inputs.dtype)[:, None, None, None]
+        groups, d, p = self.inputs.shape[1], self.inputs.shape[3], scaled.shape[3]
+        inputs = self.inputs.transpose(0, 1).reshape(groups, -1, d)
+        return (scaled.transpose(0, 1).reshape(groups, -1, p).mT @ inputs).reshape(self.shape)
+
+    def without(self, dropped: Tensor) -> "Outer":  # noqa: D102
+        return Outer(_zero_rows(self.inputs, dropped), _zero_rows(self.output_gradients, dropped), self.shape)
+
+    def dense(self) -> Dense:  # noqa: D102
+        return Dense((self.output_gradients.mT @ self.inputs).reshape(-1, *self.shape))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Gradients that touch only some rows of a ``[rows, width]`` parameter.
+
+    Entry k adds ``values[k]`` to row ``rows[k]`` of record ``records[k]``; no (record, row) pair occurs twice.
+    """
+
+    records: Tensor
+    rows: Tensor
+    values: Tensor
+    num_records: int
+    shape: torch.Size
+
+    @staticmethod
+    def merged(records: Tensor, rows: Tensor, values: Tensor, num_records: int, shape: torch.Size) -> "Rows":
+        """Add up the entries that belong to the same record and row."""
+        pairs, position = torch.unique(records * shape[0] + rows, return_inverse=True)
+        totals = values.new_zeros(len(pairs), values.shape[1]).index_add_(0, position, values)
+        return Rows(pairs // shape[0], pairs % shape[0], totals, num_records, shape)
+
+    def squared_norms(self) -> Tensor:  # noqa: D102
+        squares = _row_norms(self.values).square()
+        return squares.new_zeros(self.num_records).index_add_(0, self.records, squares)
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
+        scaled = self.values * factors.to(self.values.dtype)[self.records, None]
+        return self.values.new_zeros(self.shape).index_add_(0, self.rows, scaled)
+
+    def without(self, dropped: Tensor) -> "Rows":  # noqa: D102
+        values = _zero_rows(self.values, dropped[self.records])
+        return Rows(self.records, self.rows, values, self.num_records, self.shape)
+
+    def dense(self) -> Dense:  # noqa: D102
+        values = self.values.new_zeros(self.num_records, *self.shape)
+        values[self.records, self.rows] = self.values
+        return Dense(values)
+
+
+def combine(first: PerRecordGradient, second: PerRecordGradient) -> PerRecordGradient:
+    """The sum of two contributions to the same parameter: a layer used twice, or tied weights."""
+    if isinstance(first, Outer) and isinstance(second, Outer):
+        inputs = torch.cat([first.inputs, second.inputs], dim=2)
+        return Outer(inputs, torch.cat([first.output_gradients, second.output_gradients], dim=2), first.shape)
+    if isinstance(first, Rows) and isinstance(second, Rows):
+        records, rows = torch.cat([first.records, second.records]), torch.cat([first.rows, second.rows])
+        values = torch.cat([first.values, second.values])
+        return Rows.merged(records, rows, values, first.num_records, first.shape)
+    return Dense(first.dense().values + second.dense().values)
+
+
+def _row_norms(values: Tensor, at_least: float = 0.0) -> Tensor:
+    """Norms over the last dimension in float64: short sums in the values' own type, so nothing is copied."""
+    norms: Tensor = torch.linalg.vector_norm(values, dim=-1)
+    return norms.double().clamp_min(at_least)
+
+
+def _zero_rows(values: Tensor, dropped: Tensor) -> Tensor:
+    return values.masked_fill(dropped.reshape(-1, *[1] * (values.dim() - 1)), 0.0)

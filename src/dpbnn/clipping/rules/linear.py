@@ -1,0 +1,24 @@
+"""``y = x W' + b`` on any number of positions: ``dW_i = sum_t g_it x_it'``, ``db_i = sum_t g_it``."""
+
+from collections.abc import Collection
+
+from torch import Tensor, nn
+
+from dpbnn.clipping.per_record import Dense, Outer, PerRecordGradient
+
+__all__ = ["linear_rule"]
+
+
+def linear_rule(
+    module: nn.Linear, inputs: Tensor, output_gradients: Tensor, wanted: Collection[str]
+) -> dict[str, PerRecordGradient]:
+    """Positions are all dimensions between the records and the features."""
+    records = len(inputs)
+    a = inputs.reshape(records, 1, -1, module.in_features)
+    g = output_gradients.reshape(records, 1, -1, module.out_features)
+    gradients: dict[str, PerRecordGradient] = {}
+    if "weight" in wanted:
+        gradients["weight"] = Outer(a, g, module.weight.shape)
+    if "bias" in wanted:
+        gradients["bias"] = Dense(g.sum(dim=(1, 2)))
+    return gradients

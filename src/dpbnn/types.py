@@ -1,0 +1,45 @@
+"""The vocabulary of the library on one page.
+
+Private values and public values have different types, so that a reader and a type checker both see which
+side of the privacy boundary a line of code is on:
+
+    ClippedSum (private)  --add_noise-->  NoisySum (public)
+
+Everything that takes a `NoisySum` is post-processing and spends no budget.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+__all__ = ["ClippedSum", "DpbnnError", "DpbnnWarning", "NoisySum", "Weights"]
+
+Weights = dict[str, Tensor]
+"""Network weights, or gradients in them, by their name in ``model.named_parameters()``."""
+
+
+class DpbnnError(ValueError):
+    """An input that cannot be accepted: the message says what was expected, what came and what to do."""
+
+
+class DpbnnWarning(UserWarning):
+    """Something legal that the user should know before trusting a result."""
+
+
+@dataclass(frozen=True)
+class ClippedSum:
+    """A sum of clipped per-record gradients: PRIVATE. It dies inside one step, in `add_noise`.
+
+    Guarantees: adding or removing one record moves `gradients`, all of them taken together as one vector,
+    by at most `sensitivity` in the Euclidean norm.
+    """
+
+    gradients: Weights
+    sensitivity: float
+
+
+@dataclass(frozen=True)
+class NoisySum:
+    """A clipped sum with Gaussian noise on it: PUBLIC. All that a method ever learns about the data."""
+
+    gradients: Weights

@@ -1,0 +1,176 @@
+"""What cannot be private is refused by name, with the cure."""
+
+import pytest
+import torch
+from torch import nn
+
+from dpbnn.clipping import check_model, clipped_gradient_sum
+from dpbnn.likelihoods import Categorical, HomoscedasticGaussian
+from dpbnn.types import DpbnnError, DpbnnWarning
+
+
+def mixing(function):
+    class Mixing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.last(function(self.first(x)))
+
+    return Mixing()
+
+
+class RunningMean(nn.Module):
+    def __init__(self, assign):
+        super().__init__()
+        self.layer, self.assign = nn.Linear(6, 3), assign
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x):
+        update = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        if self.assign:
+            self.mean = update
+        else:
+            self.mean.copy_(update)
+        return self.layer(x - self.mean)
+
+
+class RecurrentTimeFirst(nn.Module):
+    """Reads the records as time steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(self.lstm(x)[0][:, -1])
+
+
+def lazy():
+    return nn.Sequential(nn.LazyLinear(3))
+
+
+REFUSED = {
+    "batch norm": (
+        lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)),
+        (6,),
+        r"BatchNorm1d '0' mixes records; use GroupNorm",
+    ),
+    "batch norm without statistics": (
+        lambda: nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False).eval(), nn.Linear(6, 3)),
+        (6,),
+        r"BatchNorm1d '0' mixes records",
+    ),
+    "instance norm with statistics": (
+        lambda: nn.Sequential(nn.InstanceNorm1d(6, track_running_stats=True), nn.Flatten(), nn.Linear(24, 3)),
+        (6, 4),
+        r"InstanceNorm1d '0' keeps running statistics",
+    ),
+    "mean over records": (lambda: mixing(lambda h: h - h.mean(0)), (6,), r"mixes records: .* after 'first'"),
+    "cumulative sum over records": (
+        lambda: mixing(lambda h: h.cumsum(0)),
+        (6,),
+        r"mixes records: .* after 'first'",
+    ),
+    "softmax over records": (lambda: mixing(lambda h: h.softmax(0)), (6,), r"mixes records"),
+    "attention over records": (lambda: mixing(lambda h: (h @ h.T).softmax(1) @ h), (6,), r"mixes records"),
+    "time first": (RecurrentTimeFirst, (5, 6), r"mixes records"),
+    "running mean written in place": (lambda: RunningMean(False), (6,), r"Buffer 'mean' changes"),
+    "running mean assigned": (lambda: RunningMean(True), (6,), r"Buffer 'mean' changes"),
+    "spectral norm": (
+        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3)),
+        (6,),
+        r"Buffer .* changes",
+    ),
+    "lazy": (lazy, (6,), r"LazyLinear '0' has no shape yet"),
+    "data parallel": (lambda: nn.DataParallel(nn.Linear(6, 3)), (6,), r"pass the plain module"),
+    "compiled": (lambda: torch.compile(nn.Linear(6, 3)), (6,), r"torch.compile"),
+    "all frozen": (lambda: nn.Linear(6, 3).requires_grad_(False), (6,), r"no parameter to train"),
+    "a tuple": (lambda: nn.LSTM(6, 3, batch_first=True), (5, 6), r"must return one tensor, got tuple"),
+    "one output for the batch": (
+        lambda: nn.Sequential(nn.Linear(6, 3), nn.Flatten(0)),
+        (6,),
+        r"one row per record",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning", "ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_private_is_refused_by_name(name):
+    make, shape, message = REFUSED[name]
+    model = make()
+    with pytest.raises(DpbnnError, match=message):
+        clipped_gradient_sum(model, Categorical(), torch.randn(4, *shape), torch.zeros(4, dtype=torch.long), 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_scripted_module_is_refused():
+    with pytest.raises(DpbnnError, match="TorchScript"):
+        clipped_gradient_sum(
+            torch.jit.script(nn.Linear(6, 3)),
+            Categorical(),
+            torch.randn(4, 6),
+            torch.zeros(4, dtype=torch.long),
+            1.0,
+        )
+
+
+def test_refusing_leaves_buffers_alone():
+    model = RunningMean(False)
+    with pytest.raises(DpbnnError):
+        clipped_gradient_sum(model, Categorical(), torch.randn(4, 6), torch.zeros(4, dtype=torch.long), 1.0)
+    assert torch.equal(model.mean, torch.zeros(6))
+
+
+def test_the_decision_does_not_depend_on_the_data():
+    model = nn.Sequential(nn.Linear(6, 3))
+    x, y = torch.full((4, 6), torch.nan), torch.full((4,), -7)
+    assert check_model(model, Categorical(), x, y).engine == "book_keeping"
+
+
+def test_a_model_that_is_thawed_between_calls_is_checked_again():
+    model = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)).eval()
+    x, y = torch.randn(4, 6), torch.zeros(4, dtype=torch.long)
+    clipped_gradient_sum(model, Categorical(), x, y, 1.0)
+    with pytest.raises(DpbnnError, match="BatchNorm1d"):
+        clipped_gradient_sum(model.train(), Categorical(), x, y, 1.0)
+
+
+@pytest.mark.parametrize(("groups", "warns"), [(6, True), (3, True), (2, False)])
+def test_group_norm_that_wipes_plain_features_out_gets_a_warning(groups, warns, recwarn):
+    model = nn.Sequential(nn.Linear(6, 6), nn.GroupNorm(groups, 6), nn.Linear(6, 3))
+    check_model(model, Categorical(), torch.randn(4, 6), torch.zeros(4, dtype=torch.long))
+    assert any(issubclass(w.category, DpbnnWarning) and "GroupNorm '1'" in str(w.message) for w in recwarn) == warns
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputs", "y", "message"),
+    [
+        (Categorical(), 3, torch.zeros(4), "integer labels"),
+        (Categorical(), 3, torch.zeros(4, 1, dtype=torch.long), "integer labels"),
+        (HomoscedasticGaussian(), 3, torch.zeros(4), "reshape"),
+        (HomoscedasticGaussian(), 1, torch.zeros(4, dtype=torch.long), "floating-point targets"),
+        (HomoscedasticGaussian(), 2, torch.zeros(4, 3), "reshape"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(likelihood, outputs, y, message):
+    with pytest.raises(DpbnnError, match=message):
+        clipped_gradient_sum(nn.Linear(6, outputs), likelihood, torch.randn(4, 6), y, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"clip_norm": -1.0}, r"clip_norm must be > 0, got -1.0\."),
+        ({"clip_norm": float("nan")}, "clip_norm must be a finite number"),
+        ({"clip_norm": 1.0, "clipping": "layerwise"}, "clipping must be one of 'flat', 'automatic'"),
+        ({"clip_norm": 1.0, "micro_batch_size": 0}, "micro_batch_size must be >= 1"),
+        ({"clip_norm": 1.0, "y": torch.zeros(3, dtype=torch.long)}, "one row per record"),
+    ],
+)
+def test_bad_arguments_get_one_clear_line(arguments, message):
+    y = arguments.pop("y", torch.zeros(4, dtype=torch.long))
+    with pytest.raises(DpbnnError, match=message):
+        clipped_gradient_sum(nn.Linear(6, 3), Categorical(), torch.randn(4, 6), y, **arguments)

@@ -1,0 +1,223 @@
+"""The promise itself: one record, whatever its values, moves the sum by at most the clip norm."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from dpbnn.clipping import clipped_gradient_sum
+from dpbnn.clipping.per_record import Dense, Outer
+from dpbnn.likelihoods import Categorical, HomoscedasticGaussian
+from tests.truth import assert_equals_truth, clipped_sum
+
+MODELS = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(12, 9), nn.ReLU(), nn.Linear(9, 3)), (12,)),
+    "positions": (lambda: nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Flatten(), nn.Linear(32, 3)), (4, 3)),
+    "ghost": (lambda: nn.Sequential(nn.Linear(24, 24), nn.Tanh(), nn.Flatten(), nn.Linear(48, 3)), (2, 24)),
+    "cnn": (
+        lambda: nn.Sequential(nn.Conv2d(1, 4, 3, 2), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)),
+        (1, 7, 7),
+    ),
+    "vmap": (lambda: nn.Sequential(nn.Linear(12, 9), nn.PReLU(), nn.LayerNorm(9), nn.Linear(9, 3)), (12,)),
+}
+STRANGE = [0.0, 1.0, -1e4, 1e10, 1e19, -1e30, 3e38, 1e-30, 1e-45, math.nan, math.inf, -math.inf]
+
+
+def distance(first, second):
+    return math.sqrt(sum(float((first[name].double() - second[name].double()).square().sum()) for name in first))
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+@pytest.mark.parametrize("name", MODELS)
+def test_adding_any_record_moves_the_sum_by_at_most_the_clip_norm(name, data):
+    make, shape = MODELS[name]
+    torch.manual_seed(data.draw(st.integers(0, 2**31)))
+    model = make()
+    for parameter in model.parameters():
+        parameter.data *= data.draw(st.sampled_from([1e-3, 1.0, 30.0]))
+    x, y = torch.randn(5, *shape), torch.randint(3, (5,))
+    pattern = torch.tensor(data.draw(st.lists(st.sampled_from(STRANGE), min_size=1, max_size=4)))
+    extra = torch.randn(shape) if data.draw(st.booleans()) else torch.ones(shape)
+    extra = (extra.flatten() * pattern.repeat(extra.numel())[: extra.numel()]).reshape(shape)
+    label = data.draw(st.integers(-2, 5))  # some are no class at all
+    clip_norm = data.draw(st.sampled_from([1e-3, 0.5, 40.0]))
+    clipping = data.draw(st.sampled_from(["flat", "automatic"]))
+
+    without = clipped_gradient_sum(model, Categorical(), x, y, clip_norm, clipping=clipping)
+    with_extra = clipped_gradient_sum(
+        model,
+        Categorical(),
+        torch.cat([x, extra[None]]),
+        torch.cat([y, torch.tensor([label])]),
+        clip_norm,
+        clipping=clipping,
+    )
+    assert all(torch.isfinite(g).all() for g in with_extra.gradients.values())
+    assert distance(without.gradients, with_extra.gradients) <= clip_norm
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_record_that_is_not_finite_contributes_zero(name, bad):
+    make, shape = MODELS[name]
+    model = make()
+    x, y = torch.randn(6, *shape), torch.randint(3, (6,))
+    expected = clipped_gradient_sum(model, Categorical(), x[[0, 1, 3, 4, 5]], y[[0, 1, 3, 4, 5]], 0.5)
+    x[2].view(-1)[0] = bad
+    clipped = clipped_gradient_sum(model, Categorical(), x, y, 0.5)
+    for gradient, other in zip(clipped.gradients.values(), expected.gradients.values(), strict=True):
+        assert torch.allclose(gradient, other, atol=1e-6)
+
+
+def test_bad_targets_contribute_zero_and_never_raise():
+    model = nn.Sequential(nn.Linear(4, 3))
+    x = torch.randn(3, 4)
+    good = clipped_gradient_sum(model, Categorical(), x[:1], torch.tensor([1]), 0.5)
+    bad = clipped_gradient_sum(model, Categorical(), x, torch.tensor([1, -1, 3]), 0.5)
+    assert distance(good.gradients, bad.gradients) < 1e-7
+    targets = torch.tensor([[0.5] * 3, [math.nan] * 3, [math.inf] * 3])
+    good = clipped_gradient_sum(model, HomoscedasticGaussian(), x[:1], targets[:1], 0.5)
+    bad = clipped_gradient_sum(model, HomoscedasticGaussian(), x, targets, 0.5)
+    assert distance(good.gradients, bad.gradients) < 1e-7
+
+
+def nearly_cancelling(dtype, positions=32, width=48):
+    """Layer inputs and output gradients whose products over positions cancel to almost nothing."""
+    a = torch.randn(4, 1, positions, width) * 1e4
+    g = torch.randn(4, 1, positions, width)
+    a[:, :, 1::2] = a[:, :, ::2] * (1 + 1e-6 * torch.randn(4, 1, positions // 2, 1))
+    g[:, :, 1::2] = -g[:, :, ::2]
+    return a.to(dtype).float(), g.to(dtype).float()
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_record_gets_through_with_more_than_the_clip_norm_when_its_gradient_nearly_cancels(dtype, precision):
+    a, g = nearly_cancelling(dtype)
+    outer = Outer(a, g, torch.Size((48, 48)))
+    assert not outer.is_cheaper_written_out or outer.dense()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        for form in (outer, outer.dense()):
+            for clip_norm in (1e-3, 1.0, 100.0):
+                factors = (clip_norm / (1 + 1e-4) / form.squared_norms().sqrt()).clamp(max=1.0)
+                for record in range(len(a)):
+                    alone = form.weighted_sum(factors * (torch.arange(len(a)) == record))
+                    assert float(alone.double().norm()) <= clip_norm
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_a_gram_matrix_in_float32_would_have_let_such_a_record_through():
+    """The reason for float64 above: this test shows that the case is hard enough to catch the mistake."""
+    a, g = nearly_cancelling(torch.float32)
+    naive = ((a @ a.mT) * (g @ g.mT)).sum(dim=(1, 2, 3)).clamp_min(0.0).sqrt()
+    true = Dense((g.double().mT @ a.double()).squeeze(1)).squared_norms().sqrt()
+    assert float((true / naive).max()) > 1.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("precision", ["highest", "medium"])
+def test_a_model_whose_gradients_nearly_cancel_over_positions_is_clipped(dtype, precision):
+    class Difference(nn.Module):
+        """Positions come in pairs that are subtracted: per-record gradients almost vanish, their terms do not."""
+
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(40, 40)
+
+        def forward(self, x):
+            h = self.layer(x)
+            return (h[:, ::2] - h[:, 1::2]).sum(1)[:, :3] * 1e3
+
+    torch.set_float32_matmul_precision(precision)
+    try:
+        model = Difference().to(dtype)
+        x = torch.randn(6, 8, 40).to(dtype) * 1e3
+        x[:, 1::2] = (x[:, ::2].float() * (1 + 1e-4)).to(dtype)
+        y = torch.randint(3, (6,))
+        for clip_norm in (1e-2, 1.0):
+            for record in range(6):
+                pick = slice(record, record + 1)
+                alone = clipped_gradient_sum(model, Categorical(), x[pick], y[pick], clip_norm)
+                nothing = {name: torch.zeros_like(g) for name, g in alone.gradients.items()}
+                assert distance(alone.gradients, nothing) <= clip_norm
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_random_architectures_give_the_truth(data):
+    torch.manual_seed(data.draw(st.integers(0, 2**31)))
+    channels, side = data.draw(st.integers(1, 4)), data.draw(st.integers(4, 9))
+    shape = (channels, side, side)
+    layers = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        kind = data.draw(st.sampled_from(["conv", "group norm", "instance norm", "layer norm", "act", "pool"]))
+        if kind == "conv":
+            groups = data.draw(st.sampled_from([g for g in (1, 2, 4) if channels % g == 0]))
+            out = groups * data.draw(st.integers(1, 3))
+            kernel, stride = data.draw(st.integers(1, min(3, side))), data.draw(st.integers(1, 2))
+            padding, dilation = data.draw(st.integers(0, 2)), data.draw(st.integers(1, 2))
+            if side + 2 * padding < dilation * (kernel - 1) + 1:
+                dilation = 1
+            bias = data.draw(st.booleans())
+            layers.append(nn.Conv2d(channels, out, kernel, stride, padding, dilation, groups, bias))
+            channels = out
+        elif kind == "group norm" and channels * side * side > 2:
+            layers.append(nn.GroupNorm(1, channels))
+        elif kind == "instance norm" and side > 1:
+            layers.append(nn.InstanceNorm2d(channels, affine=True))
+        elif kind == "layer norm":
+            layers.append(nn.LayerNorm(side))
+        elif kind == "act":
+            layers.append(data.draw(st.sampled_from([nn.ReLU(inplace=True), nn.Tanh(), nn.GELU()])))
+        elif side > 1:
+            layers.append(nn.MaxPool2d(2, 1))
+        side = nn.Sequential(*layers)(torch.zeros(1, *shape)).shape[-1]
+    layers += [nn.Flatten(), nn.Linear(channels * side * side, 3)]
+    model = nn.Sequential(*layers).double()
+    size = data.draw(st.sampled_from([0, 1, 7]))
+    x, y = torch.randn(size, *shape).double(), torch.randint(3, (size,))
+    clip_norm = data.draw(st.sampled_from([0.1, 2.0]))
+    clipped = clipped_gradient_sum(model, Categorical(), x, y, clip_norm)
+    assert_equals_truth(clipped, clipped_sum(model, Categorical(), x, y, clip_norm), tolerance=1e-9)
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 2, 3, 7, 8, 100])
+@pytest.mark.parametrize("name", MODELS)
+def test_any_micro_batch_size_gives_the_same_result(name, micro_batch_size):
+    make, shape = MODELS[name]
+    model = make()
+    x, y = torch.randn(8, *shape), torch.randint(3, (8,))
+    whole = clipped_gradient_sum(model, Categorical(), x, y, 0.5)
+    parts = clipped_gradient_sum(model, Categorical(), x, y, 0.5, micro_batch_size=micro_batch_size)
+    assert distance(whole.gradients, parts.gradients) < 2e-6
+
+
+def test_an_early_break_leaks_no_partial_sum_into_the_next_step():
+    class BreaksOnce(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.calls_left = nn.Linear(4, 3), math.inf
+
+        def forward(self, x):
+            self.calls_left -= 1
+            if self.calls_left < 0:
+                raise KeyboardInterrupt
+            return self.layer(x)
+
+    model = BreaksOnce()
+    x, y = torch.randn(6, 4), torch.randint(3, (6,))
+    expected = clipped_gradient_sum(model, Categorical(), x, y, 0.5, micro_batch_size=2)
+    model.calls_left = 2
+    with pytest.raises(KeyboardInterrupt):
+        clipped_gradient_sum(model, Categorical(), x, y, 0.5, micro_batch_size=2)
+    model.calls_left = math.inf
+    again = clipped_gradient_sum(model, Categorical(), x, y, 0.5, micro_batch_size=2)
+    assert distance(expected.gradients, again.gradients) == 0.0
