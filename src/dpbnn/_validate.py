@@ -54,7 +54,7 @@ def whole_number(name: str, value: object, at_least: int = 1) -> int:
     """A whole number, as an int; floats and booleans are refused rather than rounded."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         refuse(name, "a whole number", value)
-    return int(value) if value >= at_least else refuse(name, f">= {at_least}", value)
+    return int(value) if int(value) >= at_least else refuse(name, f">= {at_least}", value)
 
 
 def one_of(name: str, value: object, choices: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ if it has weights to learn. Those are trained like the network's: clipped and no
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,20 @@ from torch import Tensor
 from dpbnn import _validate
 from dpbnn.types import DpbnnError, Weights
 
-__all__ = ["Categorical", "HomoscedasticGaussian", "Likelihood"]
+__all__ = ["Categorical", "HomoscedasticGaussian", "Likelihood", "Moments", "Probabilities"]
+
+
+class Probabilities(NamedTuple):
+    """Of the classes, ``[records, classes]``."""
+
+    values: Tensor
+
+
+class Moments(NamedTuple):
+    """Of a Gaussian for each output, ``[records, outputs]``."""
+
+    mean: Tensor
+    variance: Tensor
 
 
 class Likelihood(ABC):
@@ -37,10 +51,14 @@ class Likelihood(ABC):
         """The weights that are learned with the network's, under names that start with ``likelihood.``"""
         return {}
 
-    def check(self, outputs: Tensor, targets: Tensor) -> None:
+    @abstractmethod
+    def predictive(self, outputs: Tensor, weights: Weights) -> "Probabilities | Moments":
+        """What one draw of the weights predicts."""
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:  # noqa: B027 - nothing to refuse by default
         """Refuse shapes and types of targets that do not fit the outputs; values are not looked at."""
 
-    def check_values(self, targets: Tensor, num_outputs: int) -> None:
+    def check_values(self, targets: Tensor, num_outputs: int) -> None:  # noqa: B027 - likewise
         """Refuse target values outside the declared range, for the data holder, before training."""
 
 
@@ -56,16 +74,21 @@ class Categorical(Likelihood):
         losses = F.cross_entropy(_wide(outputs), labels, reduction="none")
         return torch.where(is_class, losses, math.nan)
 
+    def predictive(self, outputs: Tensor, weights: Weights) -> Probabilities:
+        """``softmax(f)``"""
+        return Probabilities(_wide(outputs).softmax(dim=-1))
+
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         """Logits ``[records, classes]``, labels ``[records]`` of an integer type."""
         if outputs.dim() != 2:
             raise DpbnnError(
-                f"Categorical needs outputs of shape [records, classes], got {list(outputs.shape)}; flatten the model's output."
+                f"Categorical needs outputs of shape [records, classes], got {list(outputs.shape)}; "
+                "flatten the model's output."
             )
         if targets.dim() != 1 or targets.is_floating_point() or targets.is_complex():
             raise DpbnnError(
-                f"Categorical needs integer labels of shape [records], got {targets.dtype} of shape {list(targets.shape)}; "
-                "for a regression target use HomoscedasticGaussian."
+                f"Categorical needs integer labels of shape [records], got {targets.dtype} of shape "
+                f"{list(targets.shape)}; for a regression target use HomoscedasticGaussian."
             )
 
     def check_values(self, targets: Tensor, num_outputs: int) -> None:
@@ -94,10 +117,15 @@ class HomoscedasticGaussian(Likelihood):
     def negative_log_likelihood(self, outputs: Tensor, targets: Tensor, weights: Weights) -> Tensor:
         """``(y - f)^2 / (2 std^2) + log std + log(2 pi)/2``, summed over the outputs."""
         mean = _wide(outputs)
-        log_std = weights["likelihood.log_std"] if self.noise_std is None else mean.new_tensor(math.log(self.noise_std))
+        log_std = self._log_std(mean, weights)
         residuals = (targets.reshape(mean.shape) - mean) * torch.exp(-log_std)
         losses = residuals.square() / 2 + log_std + math.log(2 * math.pi) / 2
         return losses.sum(dim=-1)
+
+    def predictive(self, outputs: Tensor, weights: Weights) -> Moments:
+        """``N(f, std^2)``"""
+        mean = _wide(outputs)
+        return Moments(mean, torch.exp(2 * self._log_std(mean, weights)).expand_as(mean))
 
     def initial_weights(self, num_outputs: int) -> Weights:
         """``likelihood.log_std = 0`` for each output, if it is learned."""
@@ -116,6 +144,9 @@ class HomoscedasticGaussian(Likelihood):
                 f"HomoscedasticGaussian needs floating-point targets, got {targets.dtype}; convert them, or use "
                 "Categorical for class labels."
             )
+
+    def _log_std(self, like: Tensor, weights: Weights) -> Tensor:
+        return weights["likelihood.log_std"] if self.noise_std is None else like.new_tensor(math.log(self.noise_std))
 
 
 def _wide(outputs: Tensor) -> Tensor:

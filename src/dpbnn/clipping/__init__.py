@@ -1,6 +1,6 @@
 """The clipping engine: per-record gradients, clipped and summed, for any model that keeps records apart."""
 
 from dpbnn.clipping.compatibility import CheckedModel, check_model
-from dpbnn.clipping.gradient import CLIPPING_STYLES, clip_and_sum, clipped_gradient_sum
+from dpbnn.clipping.gradient import clip_and_sum, clipped_gradient_sum
 
-__all__ = ["CLIPPING_STYLES", "CheckedModel", "check_model", "clip_and_sum", "clipped_gradient_sum"]
+__all__ = ["CheckedModel", "check_model", "clip_and_sum", "clipped_gradient_sum"]

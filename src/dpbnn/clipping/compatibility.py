@@ -139,7 +139,7 @@ def _likelihood_weights(
 ) -> tuple[int, Weights]:
     made_up_x, made_up_y = _made_up(x, y, 2)
     with torch.no_grad():
-        outputs = objective.outputs(weights, made_up_x)
+        outputs = _first_run(objective, weights, made_up_x)
         for name in objective.changed_buffers(weights, made_up_x):
             raise DpbnnError(
                 f"Buffer '{name}' changes while the model runs: state that records leave behind has no noise on it; "
@@ -147,11 +147,24 @@ def _likelihood_weights(
             )
     if outputs.shape[:1] != (2,):
         raise DpbnnError(
-            f"The model must return one row per record, got shape {list(outputs.shape)} for 2 records of shape {list(x.shape[1:])}."
+            f"The model must return one row per record, got shape {list(outputs.shape)} for 2 records of shape "
+            f"{list(x.shape[1:])}."
         )
     likelihood.check(outputs, made_up_y)
     own = likelihood.initial_weights(outputs.shape[-1])
     return outputs.shape[-1], {name: values.to(x.device) for name, values in own.items()}
+
+
+def _first_run(objective: Objective, weights: Weights, x: Tensor) -> Tensor:
+    try:
+        return objective.outputs(weights, x)
+    except DpbnnError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DpbnnError(
+            f"Records of shape {list(x.shape[1:])} and type {x.dtype} do not fit the model: {reason}"
+        ) from error
 
 
 def _record(objective: Objective, weights: Weights, x: Tensor, y: Tensor, size: int) -> Recording:

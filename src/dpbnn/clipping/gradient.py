@@ -14,7 +14,7 @@ for the model is chosen by itself (`dpbnn.clipping.compatibility`).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -25,11 +25,11 @@ from dpbnn.clipping.compatibility import ENGINES, CheckedModel, check_model
 from dpbnn.clipping.objective import full_precision, wide
 from dpbnn.clipping.per_record import PerRecordGradient
 from dpbnn.likelihoods import Likelihood
+from dpbnn.privacy.plan import CLIPPING_STYLES
 from dpbnn.types import ClippedSum, DpbnnError, Weights
 
-__all__ = ["CLIPPING_STYLES", "clip_and_sum", "clipped_gradient_sum"]
+__all__ = ["clip_and_sum", "clipped_gradient_sum"]
 
-CLIPPING_STYLES = ("flat", "automatic")
 ROUNDING_ROOM = 1e-4
 """Records are clipped to C / (1 + this), so that rounding cannot carry one past C."""
 AUTOMATIC_GAMMA = 0.01
@@ -83,8 +83,12 @@ def clip_and_sum(
     *,
     clipping: str = "flat",
     micro_batch_size: int | None = None,
+    observe: Callable[[Tensor, float], None] | None = None,
 ) -> ClippedSum:
-    """`clipped_gradient_sum` for a checked model at any weights, as the training loop calls it."""
+    """`clipped_gradient_sum` for a checked model at any weights, as the training loop calls it.
+
+    `observe` is called with the norms of each part, which are private.
+    """
     total: Weights = {}
     size = micro_batch_size or _default_micro_batch_size(checked, weights, len(x))
     with torch.inference_mode(False):
@@ -93,7 +97,7 @@ def clip_and_sum(
             if len(part_x):
                 gradients = _per_record_gradients(checked, weights, part_x, part_y)
                 with full_precision(x.device):
-                    _add(total, _clip_and_sum_one_part(gradients, clip_norm, clipping))
+                    _add(total, _clip_and_sum_one_part(gradients, clip_norm, clipping, observe))
     missing = {name: torch.zeros_like(wide(values)) for name, values in weights.items() if name not in total}
     return ClippedSum(total | missing, clip_norm)
 
@@ -125,11 +129,18 @@ def _default_micro_batch_size(checked: CheckedModel, weights: Weights, num_recor
 
 
 @torch.no_grad()
-def _clip_and_sum_one_part(gradients: Mapping[str, PerRecordGradient], clip_norm: float, clipping: str) -> Weights:
+def _clip_and_sum_one_part(
+    gradients: Mapping[str, PerRecordGradient],
+    clip_norm: float,
+    clipping: str,
+    observe: Callable[[Tensor, float], None] | None,
+) -> Weights:
     squares = [values.squared_norms() for values in gradients.values()]
     if not squares:
         return {}
     norms = torch.stack(squares).sum(dim=0).sqrt()
+    if observe is not None:
+        observe(norms, clip_norm)
     dropped = ~(norms <= LARGEST_NORM)
     factors = _factors(norms, clip_norm, clipping).masked_fill(dropped, 0.0)
     if dropped.any():  # 0 x inf is NaN: zeros must stand in the place of what is dropped

@@ -43,6 +43,13 @@ class Objective:
         """The model's own trained weights, as they are now."""
         return {name: parameter.detach() for name, parameter in self.parameters.items()}
 
+    def cast(self, weights: Mapping[str, Tensor]) -> Weights:
+        """Weights that are kept in float32 or wider, in the types and on the device that the model computes in."""
+        return {
+            name: values.to(self.parameters[name]) if name in self.parameters else values
+            for name, values in weights.items()
+        }
+
     def trained_parameters_of(self, module: nn.Module) -> dict[str, str]:
         """The module's own trained parameters: attribute name to weight name (tied ones share a weight name)."""
         own = module.named_parameters(recurse=False)

@@ -1,0 +1,91 @@
+"""The command line. Each command imports what it needs when it is called, so that `dpbnn --help` comes quickly.
+
+Bad input of any kind ends with one line on standard error and exit code 2.
+"""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["app", "main"]
+
+_BAD_INPUT = 2
+_UsageError: Any = typer.BadParameter.__mro__[1]  # Typer's base class of usage errors, which it does not export
+
+app = typer.Typer(
+    help="Differentially private Bayesian neural networks.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _commands() -> None:
+    """Keeps `plan` a subcommand also while it is the only one."""
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.Abort:
+        sys.exit(130)
+    except Exception as error:
+        sys.stderr.write(f"Error: {_one_line(error)}\n")
+        sys.exit(_BAD_INPUT)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _one_line(error: Exception) -> str:
+    """The message of an error that is the user's; any other is a bug and is raised again."""
+    from dpbnn.types import DpbnnError
+
+    if isinstance(error, DpbnnError):
+        return " ".join(str(error).split())
+    if isinstance(error, _UsageError):
+        return " ".join(error.format_message().split())
+    raise error
+
+
+@app.command()
+def plan(
+    dataset_size: Annotated[int, typer.Option(help="Number of records, a public number.")],
+    batch_size: Annotated[int, typer.Option(help="Expected number of records in a batch.")],
+    method: Annotated[str, typer.Option(help="sgd, sgld, bbp or mc_dropout.")] = "sgd",
+    steps: Annotated[int | None, typer.Option(help="Number of steps; or give --epochs.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data: steps = floor(epochs n / B).")] = None,
+    clip_norm: Annotated[float | None, typer.Option(help="Bound on the norm of a record's gradient.")] = None,
+    noise_multiplier: Annotated[float | None, typer.Option(help="Noise in units of the clip norm.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Budget; the least noise that keeps it follows.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Learning rate of the method.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Temperature of SGLD (1 is the posterior).")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="If not given: the largest power of ten below 1 / dataset size.")
+    ] = None,
+    clipping: Annotated[str, typer.Option(help="flat or automatic.")] = "flat",
+    max_records_per_person: Annotated[int, typer.Option(help="The most records that one person has.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Settings in, epsilon out; or a budget in, noise out. No data is read.
+
+    For sgld, learning rate, clip norm, temperature and noise are tied: three of them give the fourth.
+    """
+    from dpbnn.privacy.settings import Given, Run, complete
+    from dpbnn.privacy.statement import as_table, number_of_steps, state
+
+    given = Given(clip_norm, noise_multiplier, epsilon, learning_rate, temperature)
+    number = number_of_steps(steps, epochs, dataset_size, batch_size)
+    chosen = 10.0 ** -len(str(abs(dataset_size))) if delta is None else delta
+    run = Run(dataset_size, batch_size, number, chosen, clipping, max_records_per_person)
+    assumed = {"delta": delta is None, "clip_norm": clip_norm is None and method != "sgld"}
+    settings = complete(method, run, given)
+    statement = state(method, settings, [name for name, is_assumed in assumed.items() if is_assumed])
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(statement, indent=2, allow_nan=False))
+    else:
+        as_table(statement)

@@ -1,0 +1,40 @@
+"""Strict, versioned JSON for the records that outlive a run: no NaN, no unknown and no missing fields."""
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, NoReturn
+
+from dpbnn._validate import refuse
+from dpbnn.types import DpbnnError
+
+__all__ = ["dump", "load"]
+
+
+def dump(version: int, fields: Mapping[str, Any]) -> str:
+    """The fields as JSON text that starts with the version."""
+    return json.dumps({"version": version, **fields}, allow_nan=False)
+
+
+def load(what: str, text: str, version: int, names: Collection[str]) -> dict[str, Any]:
+    """The fields of `what` from JSON text of this version, exactly the given names."""
+    try:
+        fields = json.loads(text, parse_constant=_refuse_constant)
+    except (TypeError, ValueError) as error:
+        raise DpbnnError(f"{what} must be JSON text, got {_shortened(text)!r} ({error}).") from error
+    if not isinstance(fields, dict):
+        refuse(what, "a JSON object", fields)
+    found = fields.pop("version", None)
+    if found != version or isinstance(found, bool):
+        refuse(f"version of {what}", f"{version}, the only one this release of dpbnn reads,", found)
+    for wrong, kind in ((set(names) - set(fields), "missing"), (set(fields) - set(names), "unknown")):
+        if wrong:
+            raise DpbnnError(f"{what} must have the fields {sorted(names)}, got {kind} {sorted(wrong)}.")
+    return fields
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _shortened(text: object) -> object:
+    return text[:60] + "..." if isinstance(text, str) and len(text) > 60 else text

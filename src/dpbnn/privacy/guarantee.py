@@ -1,0 +1,185 @@
+"""The guarantee that travels with a release: what is promised, to whom, how it was computed, what voids it.
+
+>>> from dpbnn.privacy.plan import PrivacyPlan
+>>> plan = PrivacyPlan(dataset_size=60_000, batch_size=256, steps=3515, clip_norm=1.5, noise_multiplier=1.3,
+...                    delta=1e-5)
+>>> guarantee = PrivacyGuarantee.for_plan(plan)
+>>> guarantee.epsilon, guarantee.accountant, guarantee.unit
+(0.8645, 'pld', 'one record')
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from dpbnn._validate import one_of, refuse
+from dpbnn.privacy import _json
+from dpbnn.privacy.accountants import ADJACENCIES, BOUNDS
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.privacy.prose import describe
+
+__all__ = ["PrivacyGuarantee"]
+
+_JSON_VERSION = 1
+_POSSIBLY_INFINITE = ("epsilon", "epsilon_replace_one")
+
+
+@dataclass(frozen=True)
+class PrivacyGuarantee:
+    """Epsilon with everything that gives it meaning. Built by `for_plan`; `str()` says it in words.
+
+    Guarantees:
+        epsilon is rounded up, never down
+        an approximation is never part of a guarantee
+        a voided guarantee says so first
+        json gives the same guarantee back
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: str
+    unit: str
+    accountant: str
+    remark: str
+    epsilon_by_accountant: dict[str, float]
+    epsilon_replace_one: float
+    sampling: str
+    mechanism: str
+    released: str
+    random_source: str
+    assumptions: tuple[str, ...]
+    voided_by: tuple[str, ...]
+    plan: PrivacyPlan
+
+    @classmethod
+    def for_plan(
+        cls,
+        plan: PrivacyPlan,
+        *,
+        accountant: str | None = None,
+        adjacency: str = "add_or_remove",
+        released: str = "all iterates of the training run and everything computed from them",
+        random_source: str = "the operating system",
+        assumptions: Sequence[str] = (),
+        voided_by: Sequence[str] = (),
+    ) -> Self:
+        """The guarantee of a run that follows the plan.
+
+        `assumptions` come on top of those that are always made. Every reason in `voided_by` means that there is
+        no guarantee, for instance "the noise was seeded by the user".
+        """
+        if not isinstance(plan, PrivacyPlan):
+            refuse("plan", "a PrivacyPlan", plan)
+        one_of("adjacency", adjacency, ADJACENCIES)
+        if accountant is not None:
+            one_of("accountant of a guarantee", accountant, BOUNDS)
+        further, reasons = _texts("assumptions", assumptions), _texts("voided_by", voided_by)
+        tightest = plan.account(accountant, adjacency=adjacency)
+        records = plan.max_records_per_person
+        return cls(
+            epsilon=_rounded_up(tightest.epsilon),
+            delta=plan.delta,
+            adjacency=adjacency,
+            unit="one record" if records == 1 else f"one person with at most {records} records",
+            accountant=tightest.accountant,
+            remark=tightest.remark,
+            epsilon_by_accountant=_by_accountant(plan, adjacency),
+            epsilon_replace_one=_rounded_up(plan.epsilon(accountant, adjacency="replace_one")),
+            sampling=f"Poisson, in each step every record with probability {plan.batch_size}/{plan.dataset_size}",
+            mechanism=_mechanism(plan),
+            released=released,
+            random_source=random_source,
+            assumptions=(*_assumptions(plan), *further),
+            voided_by=reasons,
+            plan=plan,
+        )
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything is promised: there is noise, and nothing voids it."""
+        return self.plan.is_private and not self.voided_by
+
+    def __str__(self) -> str:
+        return describe(self)
+
+    def to_json(self) -> str:
+        """Strict JSON text; an infinite epsilon is null."""
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["plan"] = json.loads(self.plan.to_json())
+        for name in _POSSIBLY_INFINITE:
+            values[name] = _or_null(values[name])
+        values["epsilon_by_accountant"] = {k: _or_null(v) for k, v in self.epsilon_by_accountant.items()}
+        return _json.dump(_JSON_VERSION, {"holds": self.holds, **values})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The guarantee that `to_json` wrote."""
+        names = [field.name for field in fields(cls)]
+        values = _json.load("PrivacyGuarantee", text, _JSON_VERSION, ["holds", *names])
+        holds = values.pop("holds")
+        values["plan"] = PrivacyPlan.from_json(json.dumps(values["plan"]))
+        for name in _POSSIBLY_INFINITE:
+            values[name] = _or_infinite(values[name])
+        by_accountant = values["epsilon_by_accountant"].items()
+        values["epsilon_by_accountant"] = {name: _or_infinite(value) for name, value in by_accountant}
+        for name in ("assumptions", "voided_by"):
+            values[name] = _texts(name, values[name])
+        guarantee = cls(**values)
+        if guarantee.plan.is_private:
+            one_of("accountant of a guarantee", guarantee.accountant, BOUNDS)
+        if holds is not guarantee.holds:
+            refuse("holds", f"{guarantee.holds}, as the other fields say", holds)
+        return guarantee
+
+
+def _by_accountant(plan: PrivacyPlan, adjacency: str) -> dict[str, float]:
+    if not plan.is_private:
+        return {}
+    return {name: _rounded_up(plan.epsilon(name, adjacency=adjacency)) for name in BOUNDS}
+
+
+def _texts(name: str, given: Sequence[str]) -> tuple[str, ...]:
+    """A tuple of texts; one bare text would fall apart into letters."""
+    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(text, str) for text in given):
+        refuse(name, "a list of reasons" if name == "voided_by" else "a list of texts", given)
+    return tuple(given)
+
+
+def _rounded_up(epsilon: float) -> float:
+    """To four decimals, never below the value itself."""
+    return math.ceil(epsilon * 1e4) / 1e4 if math.isfinite(epsilon) else epsilon
+
+
+def _or_null(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _or_infinite(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _mechanism(plan: PrivacyPlan) -> str:
+    if not plan.is_private:
+        return "no clipping, no noise"
+    noises = [noise for noise, _ in plan.noise_levels]
+    noise = f"{noises[0]:g}" if len(noises) == 1 else f"{min(noises):g} to {max(noises):g}"
+    clip = f"{plan.clip_norm:g}" if isinstance(plan.clip_norm, float) else "a fixed schedule"
+    return (
+        f"{plan.steps} Gaussian releases, {plan.clipping} clipping of each record's gradient to norm {clip}, "
+        f"noise multiplier {noise}"
+    )
+
+
+def _assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
+    return (
+        f"the data set size {plan.dataset_size} is a public number",
+        f"no person has more than {plan.max_records_per_person} record"
+        + ("s" if plan.max_records_per_person > 1 else ""),
+        "the initial weights and all settings do not depend on the private data",
+        "what checks of the values find before training, such as missing ones, is for the data holder only",
+        "the machine that trains, and the state of its random generators, are trusted",
+        "side channels of floating-point arithmetic and of timing are not covered",
+        "a search over settings on the private data is not covered",
+    )

@@ -1,0 +1,65 @@
+"""The ledger: every release is charged, none beyond the plan, and a repeated one only if it is not the same.
+
+After an interruption some steps are taken again. A step that comes out bit for bit as it did before has revealed
+nothing new; one that does not (another machine, another version) is a further release, and is charged again.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.types import NoisySum
+
+__all__ = ["Charge", "Ledger", "fingerprint"]
+
+Charge = tuple[int, int]
+"""A step and the fingerprint of what it released."""
+
+
+def fingerprint(noisy: NoisySum) -> int:
+    """A number that tells two releases apart: the sum of their numbers' bits, squared modulo 2^32.
+
+    Squaring scatters the smallest change of any number over all 32 bits, so that changes do not cancel in the sum.
+    """
+    total = 0
+    for position, values in enumerate(noisy.gradients.values(), start=1):
+        bits = values.contiguous().view(torch.int32)
+        total += position * int((bits * bits).sum(dtype=torch.int64))
+    return total % 2**64
+
+
+@dataclass
+class Ledger:
+    """What has been released so far under a plan.
+
+    Guarantees:
+        No noise level is ever charged for more steps than the plan has at that level.
+        A step that is repeated bit for bit is charged once.
+    """
+
+    plan: PrivacyPlan
+    charges: list[Charge] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._left = dict(self.plan.noise_levels)
+        self._last_of_step: dict[int, int] = {}
+        earlier, self.charges = self.charges, []
+        for step, mark in earlier:
+            self.enter(step, mark)
+
+    def holds(self, step: int, mark: int) -> bool:
+        """Whether this very release of this step has been charged."""
+        return self._last_of_step.get(step) == mark
+
+    def can_afford(self, step: int) -> bool:
+        """Whether the plan has room for one more release at this step's noise."""
+        return self._left[self.plan.noise_at(step)] > 0
+
+    def enter(self, step: int, mark: int) -> None:
+        """Charge a release, before anybody sees it."""
+        if not self.can_afford(step):
+            raise RuntimeError(f"step {step} is beyond the plan; this is a bug, and the release must not be used.")
+        self._left[self.plan.noise_at(step)] -= 1
+        self._last_of_step[step] = mark
+        self.charges.append((step, mark))

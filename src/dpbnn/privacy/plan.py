@@ -1,0 +1,234 @@
+"""The privacy plan: everything that decides what a training run costs, fixed before any data is touched.
+
+    >>> plan = PrivacyPlan(dataset_size=60_000, batch_size=256, steps=3515,
+    ...                    clip_norm=1.5, noise_multiplier=1.3, delta=1e-5)
+    >>> round(plan.epsilon(), 4)
+    0.8645
+
+One step releases the sum of clipped gradients over a Poisson sample (rate q = batch_size / dataset_size) with
+Gaussian noise of standard deviation noise_multiplier * clip_norm. Everything else is post-processing.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from numbers import Real
+from typing import TYPE_CHECKING, Self
+
+from dpbnn._validate import fraction, one_of, positive, refuse, whole_number
+from dpbnn.privacy import _json
+from dpbnn.privacy.accountants import ADJACENCIES, Accounting, Charge, account
+from dpbnn.privacy.accountants.calibration import Budget, least_noise
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+__all__ = ["CLIPPING_STYLES", "PrivacyPlan"]
+
+CLIPPING_STYLES = ("flat", "automatic")
+"""flat: min(1, C / |g|) g; automatic: C g / (|g| + gamma). Both have norm at most C."""
+
+_JSON_VERSION = 1
+_MOST_RUNS = 64
+
+Runs = tuple[tuple[float, int], ...]
+Schedule = float | Sequence[tuple[float, int]]
+
+
+@dataclass(frozen=True)
+class PrivacyPlan:
+    """What will be charged. `dataset_size` is the declared, public n; it is never read from the records.
+
+    `noise_multiplier` and `clip_norm` are numbers, or runs of (value, steps) that follow one another.
+
+    Guarantees:
+        epsilon falls with noise and delta and grows with rate and steps
+        two equal runs cost what one costs
+        a plan without privacy has infinite epsilon
+        json gives the same plan back
+    """
+
+    dataset_size: int
+    batch_size: int
+    steps: int
+    clip_norm: Schedule
+    noise_multiplier: Schedule
+    delta: float
+    clipping: str = "flat"
+    max_records_per_person: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("dataset_size", "batch_size", "steps", "max_records_per_person"):
+            self._set(name, whole_number(name, getattr(self, name)))
+        for name in ("batch_size", "max_records_per_person"):
+            if getattr(self, name) > self.dataset_size:
+                refuse(name, f"at most dataset_size ({self.dataset_size})", getattr(self, name))
+        self._set("clipping", one_of("clipping", self.clipping, CLIPPING_STYLES))
+        if _is_without_privacy(self.clip_norm, self.noise_multiplier, self.delta):
+            self._set("clip_norm", math.inf)
+            self._set("noise_multiplier", 0.0)
+            self._set("delta", 0.0)
+            return
+        self._set("clip_norm", _schedule("clip_norm", self.clip_norm, self.steps))
+        self._set("noise_multiplier", _schedule("noise_multiplier", self.noise_multiplier, self.steps))
+        self._set("delta", fraction("delta", self.delta))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    @classmethod
+    def for_budget(
+        cls,
+        *,
+        epsilon: float,
+        delta: float,
+        dataset_size: int,
+        batch_size: int,
+        steps: int,
+        clip_norm: Schedule,
+        clipping: str = "flat",
+        max_records_per_person: int = 1,
+        adjacency: str = "add_or_remove",
+    ) -> Self:
+        """The plan with the least noise whose tightest valid epsilon is at most `epsilon`.
+
+        Guarantees:
+            the calibrated plan keeps its budget
+            a little less noise would break the budget
+        """
+        settings = (dataset_size, batch_size, steps, clip_norm)
+        draft = cls(*settings, 1.0, delta, clipping, max_records_per_person)
+        budget = Budget(
+            epsilon=positive("epsilon", epsilon),
+            delta=draft.delta,
+            sampling_rate=draft.sampling_rate,
+            steps=draft.steps,
+            records_per_person=draft.max_records_per_person,
+            adjacency=one_of("adjacency", adjacency, ADJACENCIES),
+        )
+        return cls(*settings, least_noise(budget), delta, clipping, max_records_per_person)
+
+    @classmethod
+    def without_privacy(cls, *, dataset_size: int, batch_size: int, steps: int) -> Self:
+        """The same run without clipping and noise: no guarantee is claimed, epsilon is infinite."""
+        return cls(dataset_size, batch_size, steps, clip_norm=math.inf, noise_multiplier=0.0, delta=0.0)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether there is noise, and so a guarantee."""
+        return self.noise_multiplier != 0.0
+
+    @property
+    def sampling_rate(self) -> float:
+        """The probability q with which a record joins a batch."""
+        return self.batch_size / self.dataset_size
+
+    @property
+    def noise_levels(self) -> Runs:
+        """The distinct noise multipliers, each with the number of steps that use it."""
+        return _levels(self.noise_multiplier, self.steps)
+
+    def noise_at(self, step: int) -> float:
+        """The noise multiplier of a step, counted from 0."""
+        return _value_at(self.noise_multiplier, step, self.steps)
+
+    def clip_norm_at(self, step: int) -> float:
+        """The clip norm of a step, counted from 0."""
+        return _value_at(self.clip_norm, step, self.steps)
+
+    def epsilon(
+        self, accountant: str | None = None, *, adjacency: str = "add_or_remove", steps: int | None = None
+    ) -> float:
+        """The epsilon of the run, or of its first `steps` steps.
+
+        `accountant` is "pld" or "rdp", both valid bounds, or None for the tighter of them; "gdp" is an
+        approximation that can be far too small. `adjacency` "add_or_remove" also covers a record that is zeroed
+        out with n public.
+        """
+        return self.account(accountant, adjacency=adjacency, steps=steps).epsilon
+
+    def account(
+        self, accountant: str | None = None, *, adjacency: str = "add_or_remove", steps: int | None = None
+    ) -> Accounting:
+        """As `epsilon`, with the name of the accountant and what should be known about the figure."""
+        one_of("adjacency", adjacency, ADJACENCIES)
+        taken = self.steps if steps is None else whole_number("steps", steps, at_least=0)
+        if taken > self.steps:
+            refuse("steps", f"at most the plan's {self.steps}", taken)
+        if taken == 0:
+            return Accounting(0.0, accountant or "pld", "no step was taken")
+        if not self.is_private:
+            return Accounting(math.inf, accountant or "none", "there is no noise")
+        levels = _levels(self.noise_multiplier, taken)
+        return account(
+            Charge(self.sampling_rate, levels, self.delta, self.max_records_per_person, adjacency), accountant
+        )
+
+    def dp_event(self) -> "DpEvent":
+        """The whole run as a dp-accounting event, for any accountant that reads those."""
+        from dpbnn.privacy.accountants.event import composed_event
+
+        return composed_event(self.noise_levels, self.sampling_rate, self.max_records_per_person)
+
+    def to_json(self) -> str:
+        """Strict JSON text; the infinite clip norm of a plan without privacy is null."""
+        values = asdict(self)
+        return _json.dump(_JSON_VERSION, values | {"clip_norm": self.clip_norm if self.is_private else None})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The plan that `to_json` wrote; checked as strictly as any other."""
+        values = _json.load("PrivacyPlan", text, _JSON_VERSION, [field.name for field in fields(cls)])
+        without_privacy = values["clip_norm"] is None
+        return cls(**values | ({"clip_norm": math.inf} if without_privacy else {}))
+
+
+def _is_without_privacy(*given: object) -> bool:
+    """Whether clip norm, noise and delta are infinite, 0 and 0; a private run with one of them is a mistake."""
+    are_numbers = all(isinstance(value, Real) and not isinstance(value, bool) for value in given)
+    return are_numbers and given == (math.inf, 0, 0)
+
+
+def _schedule(name: str, value: object, steps: int) -> float | Runs:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return positive(name, value)
+    runs = tuple(_run(name, run) for run in value)
+    if not 1 <= len(runs) <= _MOST_RUNS:
+        refuse(f"runs of {name}", f"1 to {_MOST_RUNS} pairs of (value, steps)", len(runs))
+    total = sum(length for _, length in runs)
+    if total != steps:
+        refuse(f"steps in the runs of {name}", f"{steps} in all, as the plan's steps", total)
+    return runs if len(runs) > 1 else runs[0][0]
+
+
+def _run(name: str, run: object) -> tuple[float, int]:
+    if not isinstance(run, Sequence) or isinstance(run, str) or len(run) != 2:
+        refuse(f"a run of {name}", "a pair (value, steps)", run)
+    return positive(name, run[0]), whole_number(f"steps of a run of {name}", run[1])
+
+
+def _runs(schedule: Schedule, steps: int) -> Runs:
+    return ((float(schedule), steps),) if isinstance(schedule, (int, float)) else tuple(schedule)
+
+
+def _levels(schedule: Schedule, steps: int) -> Runs:
+    """The distinct values over the first `steps` steps, in order of appearance, with their numbers of steps."""
+    levels: dict[float, int] = {}
+    left = steps
+    for value, length in _runs(schedule, steps):
+        taken = min(length, left)
+        if taken:
+            levels[value] = levels.get(value, 0) + taken
+        left -= taken
+    return tuple(levels.items())
+
+
+def _value_at(schedule: Schedule, step: int, steps: int) -> float:
+    left = whole_number("step", step, at_least=0)
+    if left >= steps:
+        refuse("step", f"below the plan's {steps} steps", step)
+    for value, length in _runs(schedule, steps):
+        if left < length:
+            return value
+        left -= length
+    raise AssertionError("the runs cover all steps")

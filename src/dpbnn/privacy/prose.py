@@ -1,0 +1,89 @@
+"""A guarantee in words that a data protection officer can read, without losing what makes it precise."""
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dpbnn.privacy.guarantee import PrivacyGuarantee
+
+__all__ = ["describe"]
+
+_WEAK_EPSILON = 10.0
+
+_ADJACENCY = {
+    "add_or_remove": "is added or removed (or blanked out, the data set size being public)",
+    "replace_one": "is replaced by another",
+}
+_ACCOUNTANT = {"pld": "privacy loss distributions (PLD)", "rdp": "Renyi differential privacy (RDP)"}
+
+
+def describe(guarantee: "PrivacyGuarantee") -> str:
+    """One paragraph: the promise, its meaning, how it was computed, what it rests on."""
+    if not guarantee.holds:
+        return _no_guarantee(guarantee)
+    sentences = (
+        f"This release is differentially private with epsilon = {_number(guarantee.epsilon)} and delta = "
+        f"{guarantee.delta:g} for {guarantee.unit}.",
+        _meaning(guarantee),
+        *_cautions(guarantee),
+        f"It covers {guarantee.released}.",
+        _if_replaced(guarantee),
+        f"The figure is an upper bound, computed by {_ACCOUNTANT[guarantee.accountant]} and rounded up"
+        + (f" ({guarantee.remark})." if guarantee.remark else "."),
+        f"How it was done: {guarantee.mechanism}; sampling: {guarantee.sampling}; random numbers from "
+        f"{guarantee.random_source}.",
+        f"It rests on these assumptions: {'; '.join(guarantee.assumptions)}.",
+    )
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _no_guarantee(guarantee: "PrivacyGuarantee") -> str:
+    reasons = list(guarantee.voided_by)
+    if not guarantee.plan.is_private:
+        reasons.insert(0, "no noise was added")
+    sentences = [f"There is no privacy guarantee: {'; '.join(reasons)}."]
+    if guarantee.plan.is_private:
+        figures = f"epsilon = {_number(guarantee.epsilon)} and delta = {guarantee.delta:g}"
+        sentences.append(f"Otherwise it would have had {figures}.")
+    sentences.append("Treat this release as if it contained the training data itself.")
+    return " ".join(sentences)
+
+
+def _if_replaced(guarantee: "PrivacyGuarantee") -> str:
+    if guarantee.adjacency == "replace_one":
+        return ""
+    one = guarantee.plan.max_records_per_person == 1
+    replaced = "the record were replaced by another" if one else "the person's records were replaced by others"
+    return f"If {replaced} instead, epsilon would be {_number(guarantee.epsilon_replace_one)}."
+
+
+def _meaning(guarantee: "PrivacyGuarantee") -> str:
+    change = f"whether {guarantee.unit} {_ADJACENCY[guarantee.adjacency]}"
+    if guarantee.epsilon > 700:
+        return f"It bounds by how much anything that can be observed in the release depends on {change}."
+    return (
+        f"Nothing that can be observed in the release is more than {_factor(guarantee.epsilon)} times as likely, "
+        f"or as unlikely, depending on {change}; up to a probability of {guarantee.delta:g}, this bound can fail."
+    )
+
+
+def _factor(epsilon: float) -> str:
+    factor = math.exp(epsilon)
+    return f"{math.ceil(factor * 100) / 100:.2f}" if factor < 1000 else f"{factor * 1.05:.1e}"  # up in both
+
+
+def _cautions(guarantee: "PrivacyGuarantee") -> list[str]:
+    cautions = []
+    if guarantee.epsilon > _WEAK_EPSILON:
+        cautions.append(f"An epsilon above {_WEAK_EPSILON:g} is a weak promise.")
+    if guarantee.delta * guarantee.plan.dataset_size >= 1:
+        cautions.append(
+            f"Delta is at least 1/{guarantee.plan.dataset_size}, one over the data set size, and too large: "
+            "publishing one record in full, chosen at random, would already meet it."
+        )
+    return cautions
+
+
+def _number(epsilon: float) -> str:
+    """All four decimals: fewer could round down."""
+    return f"{epsilon:.4f}".rstrip("0").rstrip(".") if math.isfinite(epsilon) else "infinite"

@@ -1,0 +1,114 @@
+"""Secret randomness for sampling and noise: each step's draws are a function of one secret key and the step.
+
+A run therefore has no generator state to carry along: an interrupted step is repeated bit for bit, whatever was
+drawn ahead of it, and the draws of one step say nothing about those of another.
+
+The key is 32 bytes from the operating system. `torch.Generator` would not do on a CPU: it uses 32 bits of its seed,
+few enough to try them all, and its float32 normals end at 5.77 standard deviations, so that a larger value would
+prove a record's presence.
+"""
+
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dpbnn import _validate
+
+__all__ = ["Randomness"]
+
+KEY_BYTES = 32
+CHUNK = 2**17
+"""Normals per generator: a fixed number, so that the draws do not depend on how many threads share them."""
+
+MERSENNE_WORDS, MERSENNE_OFFSET = 624, 24
+"""Where the words of the Mersenne twister lie in the state of torch's CPU generator."""
+
+OPERATING_SYSTEM = "NumPy's SFC64, keyed anew for every step from the operating system's secure generator"
+USER = "a seed of the user's"
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """All secret draws of one run.
+
+    Guarantees:
+        Different steps, and different purposes within a step, draw independently.
+        The same key and step draw the same again.
+        Normals are standard normals to float32 or better, tails included.
+    """
+
+    key: bytes = field(repr=False)
+    source: str = OPERATING_SYSTEM
+
+    @staticmethod
+    def from_operating_system() -> "Randomness":
+        """A fresh key: what every private run uses."""
+        return Randomness(os.urandom(KEY_BYTES))
+
+    @staticmethod
+    def from_seed(seed: int) -> "Randomness":
+        """For tests alone: whoever knows the seed can subtract the noise, so that no guarantee holds."""
+        number = _validate.whole_number("unsafe_seed", seed, at_least=0)
+        return Randomness(hashlib.blake2b(str(number).encode(), digest_size=KEY_BYTES).digest(), USER)
+
+    @property
+    def is_seeded_by_user(self) -> bool:
+        """Whether somebody but the operating system knows the key."""
+        return self.source == USER
+
+    def generator(self, purpose: str, step: int, part: int = 0) -> np.random.Generator:
+        """The NumPy generator for one purpose in one step."""
+        entropy = int.from_bytes(self._derive(purpose, step, part))
+        return np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy, pool_size=8)))
+
+    def torch_seed(self, purpose: str, step: int) -> int:
+        """A 63-bit seed for a torch generator on a CUDA device, or for one whose seed is hashed again."""
+        return int.from_bytes(self._derive(purpose, step, 0)[:8]) >> 1
+
+    def seed_model(self, step: int, device: torch.device) -> None:
+        """Seed torch's global generator, from which a model draws by itself: dropout masks.
+
+        Masks are secret: they are drawn by position in the batch, so that for an attacker who knew them, one record
+        more would shift the masks of the others. On a CPU the generator's whole state is set, not its 32-bit seed.
+        """
+        if device.type == "cuda":
+            torch.cuda.manual_seed(self.torch_seed("model", step))
+        state = torch.default_generator.manual_seed(0).get_state()
+        words = self.generator("model", step).integers(0, 2**32, MERSENNE_WORDS, dtype=np.uint64)
+        state.numpy()[MERSENNE_OFFSET : MERSENNE_OFFSET + 8 * MERSENNE_WORDS] = words.view(np.uint8)
+        torch.default_generator.set_state(state)
+
+    def normals(self, step: int, count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """`count` independent standard normals for the noise of one step."""
+        if device.type == "cuda":
+            generator = torch.Generator(device).manual_seed(self.torch_seed("noise", step))
+            return torch.randn(count, generator=generator, dtype=torch.float64, device=device).to(dtype)
+        values = np.empty(count, dtype=np.float64 if dtype == torch.float64 else np.float32)
+        parts = range(-(-count // CHUNK))
+        fill = partial(self._fill, step, values)
+        if len(parts) > 1:
+            list(_threads(torch.get_num_threads()).map(fill, parts))
+        else:
+            fill(0)
+        return torch.from_numpy(values).to(dtype)
+
+    def _fill(self, step: int, values: npt.NDArray[Any], part: int) -> None:
+        chunk = values[part * CHUNK : (part + 1) * CHUNK]
+        self.generator("noise", step, part).standard_normal(out=chunk, dtype=chunk.dtype.type)
+
+    def _derive(self, purpose: str, step: int, part: int) -> bytes:
+        message = f"{purpose}/{step}/{part}".encode()
+        return hashlib.blake2b(message, key=self.key, digest_size=KEY_BYTES).digest()
+
+
+@cache
+def _threads(number: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(number, thread_name_prefix="dpbnn-noise")

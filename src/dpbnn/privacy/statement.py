@@ -1,0 +1,112 @@
+"""What `dpbnn plan` says about settings: every figure as plain data, a small table of them, and one sentence."""
+
+import json
+import math
+from collections.abc import Collection
+from fractions import Fraction
+from typing import Any
+
+from dpbnn._validate import positive, refuse, whole_number
+from dpbnn.privacy.accountants import ACCOUNTANTS
+from dpbnn.privacy.guarantee import PrivacyGuarantee
+from dpbnn.privacy.settings import Settings
+from dpbnn.types import DpbnnError
+
+__all__ = ["as_table", "number_of_steps", "state"]
+
+
+def number_of_steps(steps: int | None, epochs: float | None, dataset_size: int, batch_size: int) -> int:
+    """The steps given, or floor(epochs n / B), which never runs longer than what was asked for."""
+    if (steps is None) == (epochs is None):
+        raise DpbnnError(f"steps or epochs must be given, got {'neither' if steps is None else 'both'}.")
+    if steps is not None:
+        return whole_number("steps", steps)
+    passes = Fraction(repr(positive("epochs", epochs)))
+    number = math.floor(passes * whole_number("dataset_size", dataset_size) / whole_number("batch_size", batch_size))
+    return number if number >= 1 else refuse("epochs", "enough for one step", epochs)
+
+
+def state(method: str, settings: Settings, assumed: Collection[str]) -> dict[str, Any]:
+    """All figures. Those under "epsilon" are as computed; "reported_epsilon" is the tightest bound, rounded up.
+
+    `assumed` names the settings that were not given and do not follow from others.
+    """
+    plan = settings.plan
+    guarantee = PrivacyGuarantee.for_plan(plan)
+    return {
+        "method": method,
+        "dataset_size": plan.dataset_size,
+        "batch_size": plan.batch_size,
+        "steps": plan.steps,
+        "clip_norm": settings.clip_norm,
+        "noise_multiplier": settings.noise_multiplier,
+        "learning_rate": settings.learning_rate,
+        "temperature": settings.temperature,
+        "delta": plan.delta,
+        "epsilon": {name: _or_none(plan.epsilon(name)) for name in ACCOUNTANTS},
+        "gdp_is_approximation": True,
+        "reported_epsilon": _or_none(guarantee.epsilon),
+        "accountant": guarantee.accountant,
+        "adjacency": guarantee.adjacency,
+        "epsilon_replace_one": _or_none(guarantee.epsilon_replace_one),
+        "unit": guarantee.unit,
+        "clipping": plan.clipping,
+        "max_records_per_person": plan.max_records_per_person,
+        "notes": _notes(settings, guarantee, assumed),
+        "plan": json.loads(plan.to_json()),
+    }
+
+
+def as_table(statement: dict[str, Any]) -> None:
+    """Print the figures and the sentence."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"Privacy plan for {statement['method']}", show_header=False)
+    rows: dict[str, Any] = {
+        "data set size, batch size": f"{statement['dataset_size']}, {statement['batch_size']}",
+        "steps": statement["steps"],
+        "clip norm": statement["clip_norm"],
+        "noise multiplier": statement["noise_multiplier"],
+        "learning rate": statement["learning_rate"],
+        "temperature": statement["temperature"],
+        "delta": statement["delta"],
+        "epsilon by PLD (bound)": statement["epsilon"]["pld"],
+        "epsilon by RDP (bound)": statement["epsilon"]["rdp"],
+        "epsilon by GDP (approximation)": statement["epsilon"]["gdp"],
+        "epsilon if replaced (bound)": statement["epsilon_replace_one"],
+    }
+    for name, value in rows.items():
+        if value is not None:
+            table.add_row(name, f"{value:.6g}" if isinstance(value, float) else str(value))
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(" ".join([_sentence(statement), *statement["notes"]]), soft_wrap=True)
+
+
+def _sentence(statement: dict[str, Any]) -> str:
+    reported = statement["reported_epsilon"]
+    return (
+        f"Training releases epsilon = {'infinity' if reported is None else reported} at delta = "
+        f"{statement['delta']:g} for adding or removing {statement['unit']}, by {statement['accountant'].upper()}."
+    )
+
+
+def _notes(settings: Settings, guarantee: PrivacyGuarantee, assumed: Collection[str]) -> list[str]:
+    delta, size = settings.plan.delta, settings.plan.dataset_size
+    notes = []
+    if "delta" in assumed:
+        notes.append(f"Delta was not given and chosen as {delta:g}, the largest power of ten below 1/{size}.")
+    if "clip_norm" in assumed:
+        notes.append("The clip norm was not given and taken as 1; epsilon does not depend on it.")
+    if delta * size >= 1:
+        notes.append(f"Delta is not below 1/{size}, one over the data set size: choose a smaller one.")
+    if guarantee.epsilon > 10:
+        notes.append("An epsilon above 10 is a weak promise.")
+    if guarantee.remark:
+        notes.append(f"About epsilon: {guarantee.remark}.")
+    return notes
+
+
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None

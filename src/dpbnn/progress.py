@@ -1,0 +1,64 @@
+"""What a run shows: steps, time, epsilon spent and measures on public data; nothing that has no noise on it."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from dpbnn.privacy.plan import PrivacyPlan
+
+__all__ = ["Display", "show_progress"]
+
+MILESTONES = 10
+"""How often epsilon is computed along the way; in between, the next milestone's stands, which is never too small."""
+
+
+class Display(Protocol):
+    """What a run calls after every step."""
+
+    def __call__(self, steps_done: int, measure: str = "") -> None:
+        """Show the number of steps done, and the last measure on public data."""
+
+
+@contextmanager
+def show_progress(plan: PrivacyPlan, steps_done: int, wanted: bool) -> Iterator[Display]:
+    """A progress bar on standard error, if that is a terminal."""
+    if not wanted or not sys.stderr.isatty():
+        yield lambda steps_done, measure="": None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[epsilon]}"),
+        TextColumn("{task.fields[measure]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("training", total=plan.steps, completed=steps_done, epsilon="", measure="")
+        milestone, shown = 0, ""
+
+        def display(steps_done: int, measure: str = "") -> None:
+            nonlocal milestone, shown
+            if steps_done > milestone or not shown:
+                milestone = _next_milestone(steps_done, plan.steps)
+                shown = f"epsilon at most {plan.epsilon(steps=milestone):.3f}" if plan.is_private else "no privacy"
+            bar.update(task, completed=steps_done, epsilon=shown, measure=measure)
+
+        yield display
+
+
+def _next_milestone(steps_done: int, steps: int) -> int:
+    size = max(1, steps // MILESTONES)
+    return min(steps, -(-max(1, steps_done) // size) * size)

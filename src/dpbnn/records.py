@@ -1,0 +1,149 @@
+"""The private records, in memory or behind a map-style `Dataset`, handed out by Poisson sampling alone."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
+
+from dpbnn.privacy.sampling import PoissonSampler
+from dpbnn.types import DpbnnError
+
+__all__ = ["Batch", "DatasetRecords", "InMemoryRecords", "Records", "as_records", "as_tensor"]
+
+Batch = tuple[Tensor, Tensor]
+
+DIGEST_ROWS = 4096
+
+
+class Records(Protocol):
+    """Private records that can be sampled."""
+
+    @property
+    def empty(self) -> Batch:
+        """No records, in the right shapes and types."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def batches(self, sampler: PoissonSampler, first_step: int, end: int, workers: int) -> Iterator[Batch]:
+        """One batch for each step."""
+        ...
+
+    def all(self) -> Iterator[Batch]:
+        """All records in order, some at a time."""
+        ...
+
+
+@dataclass(frozen=True)
+class InMemoryRecords:
+    """Two tensors."""
+
+    x: Tensor
+    y: Tensor
+
+    @property
+    def empty(self) -> Batch:  # noqa: D102 - the protocol says it, here and below
+        return self.x[:0], self.y[:0]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def batches(self, sampler: PoissonSampler, first_step: int, end: int, workers: int) -> Iterator[Batch]:  # noqa: D102
+        for step in range(first_step, end):
+            chosen = torch.from_numpy(sampler.batch(step)).to(self.x.device)
+            yield self.x.index_select(0, chosen), self.y.index_select(0, chosen)
+
+    def all(self) -> Iterator[Batch]:  # noqa: D102
+        yield from zip(self.x.split(DIGEST_ROWS), self.y.split(DIGEST_ROWS), strict=True)
+
+
+@dataclass(frozen=True)
+class DatasetRecords:
+    """A map-style dataset of (x, y) pairs, read by worker processes where there are any."""
+
+    dataset: "Dataset[Any]"
+    length: int
+    empty: Batch
+    dtype: torch.dtype
+
+    def __len__(self) -> int:
+        return self.length
+
+    def batches(self, sampler: PoissonSampler, first_step: int, end: int, workers: int) -> Iterator[Batch]:  # noqa: D102
+        # Workers seed random augmentation from this generator, which must be as secret as the sampling.
+        generator = torch.Generator().manual_seed(sampler.randomness.torch_seed("workers", first_step))
+        yield from DataLoader(
+            self.dataset,
+            batch_sampler=_Batches(sampler, first_step, end),
+            num_workers=workers,
+            collate_fn=partial(_collate, self.empty, self.dtype),
+            generator=generator,
+        )
+
+    def all(self) -> Iterator[Batch]:  # noqa: D102
+        for start in range(0, self.length, DIGEST_ROWS):
+            rows = range(start, min(start + DIGEST_ROWS, self.length))
+            yield _collate(self.empty, self.dtype, [self.dataset[row] for row in rows])
+
+
+class _Batches(Sampler[list[int]]):
+    """A `PoissonSampler` in the form that a `DataLoader` takes."""
+
+    def __init__(self, sampler: PoissonSampler, first_step: int, end: int) -> None:
+        self.arguments = (sampler, first_step, end)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        sampler, first_step, end = self.arguments
+        return sampler.batches(first_step, end)
+
+
+def as_records(x: Any, y: Any, dtype: torch.dtype) -> Records:
+    """Tensors, arrays or a map-style dataset as records; floating-point inputs take the model's type."""
+    if isinstance(x, (DataLoader, IterableDataset, Sampler)):
+        raise DpbnnError(
+            f"X must be a tensor, an array or a map-style Dataset, got {type(x).__name__}; batches are drawn here, as "
+            "the plan accounts for them, so pass the data itself."
+        )
+    if isinstance(x, (Tensor, np.ndarray)):
+        if y is None:
+            raise DpbnnError("y must be given with X: one target per record, got None.")
+        inputs, targets = as_tensor("X", x, dtype), as_tensor("y", y, dtype)
+        if len(inputs) != len(targets):
+            raise DpbnnError(f"X and y must have one row per record, got {len(inputs)} and {len(targets)} rows.")
+        return InMemoryRecords(inputs, targets)
+    if not (hasattr(x, "__getitem__") and hasattr(x, "__len__")) or isinstance(x, (list, tuple, dict, str)):
+        raise DpbnnError(f"X must be a tensor, a NumPy array or a map-style Dataset, got {type(x).__name__}.")
+    if y is not None:
+        raise DpbnnError("y must be None when X is a Dataset, whose items are (x, y) pairs.")
+    if len(x) == 0:
+        raise DpbnnError("A Dataset must hold at least one record, whose shape is looked at, got none.")
+    one_x, one_y = _collate(None, dtype, [x[0]])
+    return DatasetRecords(x, len(x), (one_x[:0], one_y[:0]), dtype)
+
+
+def as_tensor(name: str, values: Any, dtype: torch.dtype) -> Tensor:
+    """A tensor with records first: floating-point numbers in `dtype` or float32, whichever is wider for targets."""
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError) as error:
+        raise DpbnnError(f"{name} must hold numbers, got {getattr(values, 'dtype', type(values).__name__)}.") from error
+    if tensor.dim() == 0 or tensor.is_complex():
+        raise DpbnnError(f"{name} must have one row per record, got {tensor.dtype} of shape {list(tensor.shape)}.")
+    if tensor.is_floating_point():
+        wide = dtype if name == "X" or dtype == torch.float64 else torch.float32
+        return tensor.detach().to(wide)
+    return tensor.detach() if name == "X" else tensor.detach().long()
+
+
+def _collate(empty: Batch | None, dtype: torch.dtype, items: Sequence[Any]) -> Batch:
+    if not items and empty is not None:
+        return empty
+    if not (isinstance(items[0], (tuple, list)) and len(items[0]) == 2):
+        raise DpbnnError(f"A Dataset's items must be (x, y) pairs, got {type(items[0]).__name__}.")
+    x, y = default_collate(list(items))
+    return as_tensor("X", x, dtype), as_tensor("y", y, dtype)

@@ -1,0 +1,179 @@
+"""`Release(posterior, guarantee)`: all that leaves the machine, and how it is saved and loaded.
+
+A saved release is a folder with two files: ``posterior.safetensors`` (numbers alone) and ``release.json``. Loading
+executes nothing. A network of `dpbnn.networks` is rebuilt; any other model is passed in and checked by names and
+shapes.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from dpbnn import _validate, likelihoods
+from dpbnn.clipping.objective import Objective
+from dpbnn.likelihoods import Likelihood
+from dpbnn.networks import NETWORKS, rebuild
+from dpbnn.posterior import POSTERIORS, Posterior
+from dpbnn.predict import Prediction, predict
+from dpbnn.privacy.guarantee import PrivacyGuarantee
+from dpbnn.records import as_tensor
+from dpbnn.types import DpbnnError
+
+__all__ = ["FORMAT_VERSION", "Release", "load"]
+
+FORMAT_VERSION = 1
+LIKELIHOODS = {"Categorical": likelihoods.Categorical, "HomoscedasticGaussian": likelihoods.HomoscedasticGaussian}
+
+
+@dataclass(frozen=True)
+class Release:
+    """A posterior with its guarantee.
+
+    `settings` says how it was trained; `history` holds the measures on public data, if any was given. `diagnostics`
+    is empty unless the run was made with `unsafe_diagnostics`: then it holds values without noise, is not saved, and
+    the guarantee says so.
+    """
+
+    posterior: Posterior
+    guarantee: PrivacyGuarantee
+    model: nn.Module
+    likelihood: Likelihood
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    history: tuple[Mapping[str, float], ...] = ()
+    diagnostics: tuple[Mapping[str, float], ...] = ()
+
+    def predict(self, X: Any, *, num_draws: int = 100, seed: int | None = None) -> Prediction:
+        """The predictive distribution for new inputs; takes no private data and spends no budget.
+
+        Args:
+            X: inputs, records first: a tensor or an array.
+            num_draws: how many draws of the weights to average; all of them where the posterior holds fewer.
+            seed: makes the draws repeatable.
+        """
+        first = next(self.model.parameters())
+        x = as_tensor("X", X, first.dtype).to(first.device)
+        try:
+            return predict(self._objective, self.posterior, x, num_draws, seed)
+        except RuntimeError as error:
+            raise DpbnnError(
+                f"X of shape {list(x.shape)} and type {x.dtype} does not fit the model: {str(error).splitlines()[0]}"
+            ) from error
+
+    @property
+    def _objective(self) -> Objective:
+        own = tuple(name for name in self.posterior.tensors() if name.startswith("likelihood."))
+        return Objective(self.model, self.likelihood, own)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the release into the folder `path`, whole or not at all; an existing release there is replaced."""
+        target = Path(path)
+        if (
+            target.exists()
+            and not (target / "release.json").exists()
+            and (not target.is_dir() or any(target.iterdir()))
+        ):
+            raise DpbnnError(f"{target} exists and is no release; choose another path.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
+            fresh = Path(scratch) / "release"
+            fresh.mkdir()
+            tensors = {name: values.detach().cpu().contiguous() for name, values in self.posterior.tensors().items()}
+            save_file(tensors, fresh / "posterior.safetensors")
+            (fresh / "release.json").write_text(json.dumps(self._description(), indent=2, allow_nan=False))
+            if target.exists():
+                target.replace(Path(scratch) / "old")
+            fresh.replace(target)
+
+    def _description(self) -> dict[str, Any]:
+        name = type(self.model).__name__
+        ours = NETWORKS.get(name) is type(self.model)
+        return {
+            "format_version": FORMAT_VERSION,
+            "posterior": self.posterior.kind,
+            "likelihood": {"name": type(self.likelihood).__name__, "settings": _plain(self.likelihood)},
+            "network": {"name": name, "settings": self.model.settings if ours else None},
+            "weights": {name: list(p.shape) for name, p in self.model.named_parameters() if p.requires_grad},
+            "settings": dict(self.settings),
+            "history": [dict(entry) for entry in self.history],
+            "guarantee": json.loads(self.guarantee.to_json()),
+        }
+
+
+def load(path: str | os.PathLike[str], model: nn.Module | None = None, likelihood: Likelihood | None = None) -> Release:
+    """Read what `Release.save` wrote.
+
+    Args:
+        path: the release's folder.
+        model: the network that was trained, unless it is one of `dpbnn.networks`. Only its trained weights are in
+            the release: what was frozen, and its buffers, must be as they were.
+        likelihood: the likelihood, if it is one of your own.
+    """
+    description = _read(Path(path))
+    try:
+        tensors = load_file(Path(path) / "posterior.safetensors")
+    except (SafetensorError, OSError) as error:
+        raise DpbnnError(f"{path}/posterior.safetensors cannot be read: {error}.") from error
+    network = model if model is not None else _network(description["network"])
+    _check_weights(network, description["weights"])
+    kind = _validate.one_of("posterior", description["posterior"], POSTERIORS)
+    return Release(
+        POSTERIORS[kind].from_tensors(tensors),
+        PrivacyGuarantee.from_json(json.dumps(description["guarantee"])),
+        network,
+        likelihood or _likelihood(description["likelihood"]),
+        description["settings"],
+        tuple(description["history"]),
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    file = path / "release.json"
+    if not file.is_file():
+        raise DpbnnError(f"{path} is no release: it has no release.json; pass the folder that save wrote.")
+    try:
+        description = json.loads(file.read_text())
+        version = description["format_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DpbnnError(f"{file} is damaged: {error!r}.") from error
+    if version != FORMAT_VERSION:
+        raise DpbnnError(f"{file} has format version {version}, this dpbnn reads {FORMAT_VERSION}; upgrade dpbnn.")
+    missing = {"posterior", "likelihood", "network", "weights", "settings", "history", "guarantee"} - description.keys()
+    if missing:
+        raise DpbnnError(f"{file} is damaged: it lacks {', '.join(sorted(missing))}.")
+    return dict(description)
+
+
+def _network(description: Mapping[str, Any]) -> nn.Module:
+    if description["settings"] is None:
+        raise DpbnnError(f"model must be given: the release holds weights of your own {description['name']}.")
+    return rebuild(description["name"], description["settings"])
+
+
+def _check_weights(network: nn.Module, shapes: Mapping[str, list[int]]) -> None:
+    own = {name: list(p.shape) for name, p in network.named_parameters() if p.requires_grad}
+    if own != shapes:
+        differing = sorted(name for name in own.keys() | shapes.keys() if own.get(name) != shapes.get(name))
+        first = differing[0]
+        raise DpbnnError(
+            f"model does not fit the release in {len(differing)} weights, the first '{first}': the model has "
+            f"{own.get(first, 'none')}, the release {shapes.get(first, 'none')}; pass the network that was trained, "
+            "with the same parameters frozen."
+        )
+
+
+def _likelihood(description: Mapping[str, Any]) -> Likelihood:
+    if description["name"] not in LIKELIHOODS:
+        raise DpbnnError(f"likelihood must be given: the release was trained with your own {description['name']}.")
+    return LIKELIHOODS[description["name"]](**description["settings"])
+
+
+def _plain(likelihood: Likelihood) -> dict[str, Any] | None:
+    return asdict(likelihood) if type(likelihood).__name__ in LIKELIHOODS else None  # type: ignore[call-overload]

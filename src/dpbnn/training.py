@@ -1,0 +1,273 @@
+"""`fit`: the only training loop of the library.
+
+One run, top to bottom: check everything -> for each step: Poisson batch -> clipped sum -> **noise** -> charge ->
+update -> posterior + guarantee = release. What comes after the noise is never handed data.
+"""
+
+import copy
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpbnn import _validate
+from dpbnn.checkpoint import Checkpoint, Saved, digests
+from dpbnn.clipping import CheckedModel, check_model, clip_and_sum
+from dpbnn.clipping.objective import wide
+from dpbnn.diagnostics import Diagnostics
+from dpbnn.likelihoods import Likelihood
+from dpbnn.methods import Method
+from dpbnn.privacy.guarantee import PrivacyGuarantee
+from dpbnn.privacy.ledger import Ledger, fingerprint
+from dpbnn.privacy.mechanism import add_noise
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.privacy.randomness import Randomness
+from dpbnn.privacy.sampling import PoissonSampler
+from dpbnn.progress import show_progress
+from dpbnn.public_measure import PublicMeasure
+from dpbnn.records import InMemoryRecords, Records, as_records
+from dpbnn.release import Release
+from dpbnn.types import DpbnnError
+
+__all__ = ["Execution", "fit"]
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a run is carried out: speed and memory, never what is released nor what it costs.
+
+    Args:
+        micro_batch_size: records taken through the model at a time.
+        dataset_workers: processes that read a `Dataset`.
+        checkpoint_seconds: how often a checkpoint's state is written; what happens in between is in its journal.
+    """
+
+    micro_batch_size: int | None = None
+    dataset_workers: int = 0
+    checkpoint_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.micro_batch_size is not None:
+            _validate.whole_number("micro_batch_size", self.micro_batch_size)
+        _validate.whole_number("dataset_workers", self.dataset_workers, at_least=0)
+        _validate.non_negative("checkpoint_seconds", self.checkpoint_seconds)
+
+
+def fit(
+    model: nn.Module,
+    X: Any,
+    y: Any = None,
+    *,
+    method: Method[Any],
+    plan: PrivacyPlan,
+    likelihood: Likelihood,
+    seed: int | None = None,
+    device: str | torch.device | None = None,
+    execution: Execution | None = None,
+    checkpoint: Any = None,
+    progress: bool = True,
+    public_data: tuple[Any, Any] | None = None,
+    unsafe_diagnostics: bool = False,
+    unsafe_seed: int | None = None,
+) -> Release:
+    """Train under a privacy plan.
+
+    Args:
+        model: any module that keeps records apart; it is neither wrapped nor changed, and its initial weights must
+            not depend on the private data. Parameters with ``requires_grad=False`` stay as they are.
+        X: inputs, records first: a tensor, a NumPy array, or a map-style `Dataset` of (x, y) pairs.
+        y: targets, records first; None for a `Dataset`.
+        method: how released gradients become a posterior, such as ``SGD(learning_rate=0.25)``.
+        plan: what will be charged, and with it sampling, clipping and noise.
+        likelihood: gives each record's loss from the model's output.
+        seed: for the method's own draws; it never reaches sampling, masks or noise.
+        device: where to train; the model's own by default.
+        execution: speed and memory.
+        checkpoint: a folder; an interrupted run that is started again with it continues. It is as secret as the data,
+            must lie outside of anything published, and is removed at the end.
+        progress: whether to show a progress bar, if there is a terminal.
+        public_data: (X, y) that are declared public, to be measured on along the way.
+        unsafe_diagnostics: keep clip shares, norms and batch sizes, which have no noise; voids the guarantee.
+        unsafe_seed: make sampling and noise repeatable, for tests; voids the guarantee.
+
+    Returns:
+        The posterior with its guarantee.
+
+    Guarantees:
+        No step is taken beyond the plan.
+        Everything visible depends on the records only through the noisy sums.
+        A resumed run ends as an uninterrupted one.
+    """
+    _check_types(model, method, plan, likelihood)
+    working = _on_device(model, device)
+    own = next(working.parameters())
+    records = as_records(X, y, own.dtype)
+    checked = check_model(working, likelihood, *(part.to(own.device) for part in records.empty))
+    if isinstance(records, InMemoryRecords):
+        likelihood.check_values(records.y, checked.num_outputs)
+    run = _Run(checked, records, method, plan, execution or Execution(), Diagnostics(unsafe_diagnostics))
+    measure = PublicMeasure.on(checked, public_data, plan.steps)
+    randomness = Randomness.from_operating_system() if unsafe_seed is None else Randomness.from_seed(unsafe_seed)
+    own_seed = secrets.randbits(63) if seed is None else _validate.whole_number("seed", seed, at_least=0)
+    folder = None if checkpoint is None else Checkpoint(checkpoint)
+
+    position = run.begin(randomness, own_seed, folder)
+    with _own_draws(own.device), show_progress(plan, position.step, progress) as display:
+        for reached in run.steps(position, folder):
+            position = reached
+            display(position.step, measure.after(position.step, partial(method.to_posterior, position.state)))
+    release = run.release(position, measure)
+    if folder is not None:
+        folder.remove()
+    return release
+
+
+@dataclass(frozen=True)
+class _Position:
+    """Where a run stands: `step` steps are done."""
+
+    randomness: Randomness
+    seed: int
+    state: Any
+    ledger: Ledger
+    digests: Mapping[str, bytes]
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Everything that a run's steps need."""
+
+    checked: CheckedModel
+    records: Records
+    method: Method[Any]
+    plan: PrivacyPlan
+    execution: Execution
+    diagnostics: Diagnostics
+
+    def begin(self, randomness: Randomness, seed: int, folder: Checkpoint | None) -> _Position:
+        """The first step, or where an interrupted run was."""
+        if folder is not None and (saved := folder.read()) is not None:
+            return self._resume(saved, folder)
+        of_run = {} if folder is None else self._digests(randomness.key)
+        position = _Position(randomness, seed, self._initial_state(seed), Ledger(self.plan), of_run)
+        if folder is not None:
+            self._save(position, folder)
+        return position
+
+    def steps(self, position: _Position, folder: Checkpoint | None) -> Iterator[_Position]:
+        """Take the remaining steps, one at a time."""
+        randomness, state, ledger = position.randomness, position.state, position.ledger
+        device = next(self.checked.objective.model.parameters()).device
+        sampler = PoissonSampler(len(self.records), self.plan.sampling_rate, randomness)
+        batches = self.records.batches(sampler, position.step, self.plan.steps, self.execution.dataset_workers)
+        for step in range(position.step, self.plan.steps):
+            randomness.seed_model(step, device)
+            x, y = (part.to(device) for part in next(batches))
+            clipped = clip_and_sum(
+                self.checked,
+                self.checked.objective.cast(self.method.weights(state, step)),
+                x,
+                y,
+                self.plan.clip_norm_at(step),
+                clipping=self.plan.clipping,
+                micro_batch_size=self.execution.micro_batch_size,
+                observe=self.diagnostics.observer(step),
+            )
+            noisy = add_noise(clipped, self.plan.noise_at(step), randomness, step)
+            del x, y, clipped  # from here on nothing is private
+            mark = step if folder is None else fingerprint(noisy)
+            if not ledger.holds(step, mark) and ledger.can_afford(step):
+                ledger.enter(step, mark)
+                if folder is not None:
+                    folder.note(step, mark)
+            if ledger.holds(step, mark):
+                state = self.method.update(state, noisy, step)
+            position = replace(position, state=state, step=step + 1)
+            if folder is not None and folder.age > self.execution.checkpoint_seconds:
+                self._save(position, folder)
+            yield position
+
+    def release(self, position: _Position, measure: PublicMeasure) -> Release:
+        """Posterior and guarantee: what the run gives away."""
+        objective = self.checked.objective
+        guarantee = PrivacyGuarantee.for_plan(
+            self.plan, random_source=position.randomness.source, voided_by=self._voided_by(position.randomness)
+        )
+        return Release(
+            self.method.to_posterior(position.state),
+            guarantee,
+            objective.model,
+            objective.likelihood,
+            self.method.settings() | {"engine": self.checked.engine, "releases_charged": len(position.ledger.charges)},
+            tuple(measure.history),
+            tuple(self.diagnostics.entries),
+        )
+
+    def _initial_state(self, seed: int) -> Any:
+        weights = self.checked.objective.model_weights() | self.checked.likelihood_weights
+        return self.method.init({name: wide(values) for name, values in weights.items()}, self.plan, seed)
+
+    def _save(self, position: _Position, folder: Checkpoint) -> None:
+        state = {"seed": position.seed, "method": self.method.state_to_save(position.state)}
+        randomness = position.randomness
+        folder.write(Saved(randomness.key, randomness.source, position.step, state, position.digests))
+
+    def _resume(self, saved: Saved, folder: Checkpoint) -> _Position:
+        folder.check(saved, self._digests(saved.key))
+        seed = saved.state["seed"]
+        state = self.method.restored(self._initial_state(seed), saved.state["method"])
+        randomness, ledger = Randomness(saved.key, saved.source), Ledger(self.plan, folder.charges())
+        return _Position(randomness, seed, state, ledger, saved.digests, saved.step)
+
+    def _digests(self, key: bytes) -> dict[str, bytes]:
+        settings = {
+            "the plan": self.plan.to_json(),
+            "the method": repr(self.method),
+            "the likelihood": repr(self.checked.objective.likelihood),
+            "unsafe_diagnostics": repr(self.diagnostics.wanted),
+        }
+        return digests(key, self.records, self.checked.objective.model, settings)
+
+    def _voided_by(self, randomness: Randomness) -> list[str]:
+        reasons = []
+        if randomness.is_seeded_by_user:
+            reasons.append("sampling and noise were seeded by the user (unsafe_seed)")
+        if self.diagnostics.wanted:
+            reasons.append("values without noise were kept (unsafe_diagnostics)")
+        return reasons
+
+
+def _check_types(model: object, method: object, plan: object, likelihood: object) -> None:
+    if not isinstance(model, nn.Module):
+        _validate.refuse("model", "a torch.nn.Module", model)
+    if not isinstance(plan, PrivacyPlan):
+        _validate.refuse("plan", "a PrivacyPlan", plan)
+    if not isinstance(likelihood, Likelihood):
+        _validate.refuse("likelihood", "a Likelihood such as Categorical()", likelihood)
+    if isinstance(method, type) or not hasattr(method, "to_posterior"):
+        _validate.refuse("method", "a method such as SGD(learning_rate=0.25)", method)
+    if not any(True for _ in model.parameters()):
+        _validate.refuse("model", "a module with parameters", type(model).__name__)
+
+
+def _on_device(model: nn.Module, device: str | torch.device | None) -> nn.Module:
+    """The model itself, or a copy of it where it is wanted elsewhere."""
+    try:
+        if device is None or torch.device(device) == next(model.parameters()).device:
+            return model
+        return copy.deepcopy(model).to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise DpbnnError(f"device {str(device)!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+@contextmanager
+def _own_draws(device: torch.device) -> Iterator[None]:
+    """Whatever the model draws leaves the caller's generators as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield

@@ -1,0 +1,169 @@
+"""The guarantee: rounded against us, complete, and readable."""
+
+import json
+import math
+
+import pytest
+
+from dpbnn.privacy.guarantee import PrivacyGuarantee
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.types import DpbnnError
+
+PLAN = PrivacyPlan(dataset_size=60_000, batch_size=256, steps=3515, clip_norm=1.5, noise_multiplier=1.3, delta=1e-5)
+WEAK = PrivacyPlan(
+    dataset_size=100,
+    batch_size=100,
+    steps=30,
+    clip_norm=1.0,
+    noise_multiplier=0.9,
+    delta=0.01,
+    max_records_per_person=2,
+)
+PUBLIC = PrivacyPlan.without_privacy(dataset_size=10, batch_size=2, steps=3)
+
+
+@pytest.mark.parametrize("noise", [0.9, 1.2345, 1.3, 2.0, 77.0])
+def test_epsilon_is_rounded_up_never_down(noise):
+    plan = PrivacyPlan(60_000, 256, 300, 1.5, noise, 1e-5)
+    guarantee = PrivacyGuarantee.for_plan(plan)
+    assert plan.epsilon() <= guarantee.epsilon < plan.epsilon() + 1.0001e-4
+    assert guarantee.epsilon == round(guarantee.epsilon, 4)
+
+
+def test_a_guarantee_holds_everything_that_gives_epsilon_a_meaning():
+    guarantee = PrivacyGuarantee.for_plan(PLAN)
+    assert guarantee.holds
+    assert (guarantee.epsilon, guarantee.delta, guarantee.accountant) == (0.8645, 1e-5, "pld")
+    assert guarantee.epsilon_by_accountant == pytest.approx({"pld": 0.8645, "rdp": 0.9545})
+    assert guarantee.epsilon_replace_one == pytest.approx(1.5553)
+    assert (guarantee.adjacency, guarantee.unit) == ("add_or_remove", "one record")
+    assert "Poisson" in guarantee.sampling
+    assert "all iterates" in guarantee.released
+    assert guarantee.plan == PLAN
+
+
+def test_an_approximation_is_never_part_of_a_guarantee():
+    with pytest.raises(DpbnnError, match="accountant of a guarantee must be one of 'pld', 'rdp', got 'gdp'"):
+        PrivacyGuarantee.for_plan(PLAN, accountant="gdp")
+    assert "gdp" not in PrivacyGuarantee.for_plan(PLAN).to_json()
+
+
+def test_rdp_can_be_asked_for():
+    guarantee = PrivacyGuarantee.for_plan(PLAN, accountant="rdp")
+    assert (guarantee.epsilon, guarantee.accountant) == (0.9545, "rdp")
+
+
+def test_replacing_can_be_asked_for():
+    guarantee = PrivacyGuarantee.for_plan(PLAN, adjacency="replace_one")
+    assert guarantee.epsilon == guarantee.epsilon_replace_one == pytest.approx(1.5553)
+    assert "is replaced by another" in str(guarantee)
+
+
+@pytest.mark.parametrize(
+    "phrase",
+    [
+        "epsilon = 0.8645",
+        "delta = 1e-05",
+        "2.38 times as likely",  # e^0.8645 = 2.374, rounded up
+        "one record is added or removed",
+        "epsilon would be 1.5553",
+        "PLD",
+        "60000 is a public number",
+        "no person has more than 1 record;",
+        "initial weights",
+        "data holder only",
+        "random generators",
+        "floating-point",
+        "timing",
+        "search over settings",
+        "operating system",
+    ],
+)
+def test_the_prose_says_what_an_officer_must_know(phrase):
+    assert phrase in str(PrivacyGuarantee.for_plan(PLAN))
+
+
+def test_the_prose_does_not_round_epsilon_down_again():
+    guarantee = PrivacyGuarantee.for_plan(WEAK)
+    assert f"epsilon = {guarantee.epsilon} " in str(guarantee)
+    assert len(str(guarantee.epsilon)) > 6
+
+
+def test_the_prose_is_one_paragraph():
+    assert "\n" not in str(PrivacyGuarantee.for_plan(PLAN))
+
+
+def test_a_weak_promise_is_called_weak():
+    text = str(PrivacyGuarantee.for_plan(WEAK))
+    assert "weak promise" in text
+    assert "Delta is at least 1/100" in text
+    assert "one person with at most 2 records" in text
+    for caution in ("weak", "Delta is at least"):
+        assert caution not in str(PrivacyGuarantee.for_plan(PLAN))
+
+
+@pytest.mark.parametrize(
+    "guarantee",
+    [
+        PrivacyGuarantee.for_plan(PLAN, voided_by=["the noise was seeded by the user"]),
+        PrivacyGuarantee.for_plan(PUBLIC),
+    ],
+)
+def test_a_voided_guarantee_says_so_first(guarantee):
+    assert not guarantee.holds
+    assert str(guarantee).startswith("There is no privacy guarantee: ")
+    assert not json.loads(guarantee.to_json())["holds"]
+
+
+def test_a_voided_guarantee_names_the_reasons():
+    text = str(PrivacyGuarantee.for_plan(PLAN, voided_by=["the noise was seeded", "diagnostics were shown"]))
+    assert "the noise was seeded; diagnostics were shown" in text
+
+
+def test_without_noise_epsilon_is_infinite_and_null_in_json():
+    guarantee = PrivacyGuarantee.for_plan(PUBLIC)
+    assert guarantee.epsilon == math.inf
+    assert json.loads(guarantee.to_json())["epsilon"] is None
+
+
+def test_further_assumptions_join_the_usual_ones():
+    guarantee = PrivacyGuarantee.for_plan(PLAN, assumptions=["the labels are public"])
+    assert len(guarantee.assumptions) == len(PrivacyGuarantee.for_plan(PLAN).assumptions) + 1
+    assert "the labels are public." in str(guarantee)
+
+
+@pytest.mark.parametrize(
+    "guarantee",
+    [
+        PrivacyGuarantee.for_plan(PLAN),
+        PrivacyGuarantee.for_plan(WEAK, adjacency="replace_one", voided_by=["a reason"]),
+        PrivacyGuarantee.for_plan(PUBLIC),
+    ],
+)
+def test_json_gives_the_same_guarantee_back(guarantee):
+    again = PrivacyGuarantee.from_json(guarantee.to_json())
+    assert again == guarantee
+    assert str(again) == str(guarantee)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"version": 7}, "version of PrivacyGuarantee must be 1.* got 7"),
+        ({"colour": "red"}, r"got unknown \['colour'\]"),
+        ({"holds": False}, "holds must be True, as the other fields say, got False"),
+        ({"accountant": "gdp"}, "accountant of a guarantee must be one of 'pld', 'rdp'"),
+        ({"plan": 3}, "PrivacyPlan must be a JSON object, got 3"),
+    ],
+)
+def test_json_that_is_not_a_guarantee_is_refused(edit, message):
+    text = json.dumps(json.loads(PrivacyGuarantee.for_plan(PLAN).to_json()) | edit)
+    with pytest.raises(DpbnnError, match=message):
+        PrivacyGuarantee.from_json(text)
+
+
+def test_what_is_no_plan_or_no_list_of_reasons_is_refused():
+    with pytest.raises(DpbnnError, match="plan must be a PrivacyPlan, got None"):
+        PrivacyGuarantee.for_plan(None)
+    with pytest.raises(DpbnnError, match="voided_by must be a list of reasons, got 'seeded'"):
+        PrivacyGuarantee.for_plan(PLAN, voided_by="seeded")
