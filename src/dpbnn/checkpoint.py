@@ -131,4 +131,4 @@ def digests(key: bytes, records: Records, model: nn.Module, settings: Mapping[st
 
 
 def _bytes(values: Tensor) -> memoryview:
-    return memoryview(values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data

@@ -3,6 +3,7 @@
 Bad input of any kind ends with one line on standard error and exit code 2.
 """
 
+import json
 import sys
 from typing import Annotated, Any
 
@@ -20,11 +21,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-@app.callback()
-def _commands() -> None:
-    """Keeps `plan` a subcommand also while it is the only one."""
 
 
 def main() -> None:
@@ -84,8 +80,18 @@ def plan(
     settings = complete(method, run, given)
     statement = state(method, settings, [name for name, is_assumed in assumed.items() if is_assumed])
     if as_json:
-        import json
-
         typer.echo(json.dumps(statement, indent=2, allow_nan=False))
     else:
         as_table(statement)
+
+
+@app.command()
+def demo(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False) -> None:
+    """Train a small private model on data that ships with scikit-learn, and read its guarantee."""
+    from dpbnn.demo import as_text, run_demo
+
+    result = run_demo()
+    if as_json:
+        typer.echo(json.dumps(result | {"guarantee": json.loads(result["guarantee"].to_json())}, indent=2))
+    else:
+        typer.echo(as_text(result))

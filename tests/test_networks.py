@@ -1,0 +1,37 @@
+"""Networks of our own have the paper's shapes and are rebuilt from plain settings."""
+
+import json
+
+import pytest
+import torch
+
+import dpbnn
+from dpbnn.networks import CNN, MLP, NETWORKS, rebuild
+
+
+def count(network):
+    return sum(p.numel() for p in network.parameters())
+
+
+def test_the_papers_networks_have_the_papers_sizes():
+    assert count(CNN()) == 26_010
+    assert count(MLP(784, [1200, 1200], 10)) == 784 * 1200 + 1200 + 1200 * 1200 + 1200 + 12_000 + 10
+    assert MLP(784, [1200, 1200], 10)(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    assert CNN()(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("network", [MLP(5, [4, 3], 2, "tanh"), MLP(5, [], 2), CNN(3, 7, "tanh")])
+def test_a_network_is_rebuilt_from_plain_settings(network):
+    again = rebuild(type(network).__name__, json.loads(json.dumps(network.settings)))
+    again.load_state_dict(network.state_dict())
+    assert repr(again) == repr(network)
+    assert type(network).__name__ in NETWORKS
+
+
+def test_bad_settings_get_one_clear_line():
+    with pytest.raises(dpbnn.DpbnnError, match="activation must be one of 'relu', 'tanh', got 'gelu'"):
+        MLP(3, [4], 2, "gelu")
+    with pytest.raises(dpbnn.DpbnnError, match="a layer's width must be >= 1, got 0"):
+        MLP(3, [0], 2)
+    with pytest.raises(dpbnn.DpbnnError, match="network must be one of"):
+        rebuild("Sequential", {})
