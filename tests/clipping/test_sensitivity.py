@@ -99,7 +99,6 @@ def nearly_cancelling(dtype, positions=32, width=48):
 def test_no_record_gets_through_with_more_than_the_clip_norm_when_its_gradient_nearly_cancels(dtype, precision):
     a, g = nearly_cancelling(dtype)
     outer = Outer(a, g, torch.Size((48, 48)))
-    assert not outer.is_cheaper_written_out or outer.dense()
     torch.set_float32_matmul_precision(precision)
     try:
         for form in (outer, outer.dense()):

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from dpbnn.clipping.objective import Objective, full_precision, wide
-from dpbnn.clipping.per_record import Dense, Outer, PerRecordGradient, combine
+from dpbnn.clipping.per_record import Dense, PerRecordGradient, combine
 from dpbnn.clipping.rules import rule_for
 from dpbnn.types import Weights
 
@@ -197,4 +197,4 @@ def _apply_rules(
             found[name] = combine(found[name], values) if name in found else values
     own = zip(recording.likelihood_weights, gradients[len(recording.uses) :], strict=True)
     found |= {name: Dense(wide(gradient)) for name, gradient in own if gradient is not None}
-    return {name: g.dense() if isinstance(g, Outer) and g.is_cheaper_written_out else g for name, g in found.items()}
+    return found

@@ -83,10 +83,9 @@ class Outer:
     output_gradients: Tensor
     shape: torch.Size
 
-    @property
-    def is_cheaper_written_out(self) -> bool:
+    @staticmethod
+    def is_cheaper_written_out(positions: int, d: int, p: int) -> bool:
         """Whether writing the gradients out costs less than two Gram matrices, in float64 twice as dear."""
-        positions, d, p = self.inputs.shape[2], self.inputs.shape[3], self.output_gradients.shape[3]
         return positions > 1 and 2 * positions * (p + d) > p * d
 
     def squared_norms(self) -> Tensor:

@@ -35,10 +35,10 @@ UNUSABLE = {
 
 @dataclass(frozen=True)
 class SGDState:
-    """The weights, which the optimizer updates, and the optimizer."""
+    """The weights, which are updated in place, and the optimizer, unless it is plain descent."""
 
     weights: Weights
-    optimizer: Optimizer
+    optimizer: Optimizer | None
     plan: PrivacyPlan
 
 
@@ -68,42 +68,51 @@ class SGD:
             raise DpbnnError(f"momentum must be 0 unless the optimizer is 'SGD', got {self.momentum}; use options.")
         if not isinstance(self.prior, Prior):
             _validate.refuse("prior", "a Prior such as Gaussian(0.1) or Flat()", self.prior)
-        self._make([torch.zeros(1, requires_grad=True)])
+        if not self._is_plain:
+            self._make([torch.zeros(1, requires_grad=True)])
 
     def init(self, weights: Weights, plan: PrivacyPlan, seed: int) -> SGDState:
         """The weights as given."""
-        own = {name: values.detach().clone().requires_grad_() for name, values in weights.items()}
-        return SGDState(own, self._make(list(own.values())), plan)
+        own = {name: values.detach().clone() for name, values in weights.items()}
+        return SGDState(own, None if self._is_plain else self._make(list(own.values())), plan)
 
     def weights(self, state: SGDState, step: int) -> Weights:
         """The current weights."""
-        return {name: values.detach() for name, values in state.weights.items()}
+        return state.weights
 
     def update(self, state: SGDState, noisy: NoisySum, step: int) -> SGDState:
         """``w <- w - eta (G / B + grad r(w) / n)``, or what the optimizer makes of that gradient."""
-        network = {name: w.detach() for name, w in state.weights.items() if not name.startswith("likelihood.")}
+        plan, network = state.plan, {n: w for n, w in state.weights.items() if not n.startswith("likelihood.")}
         from_prior = {} if isinstance(self.prior, Flat) else self.prior.energy_gradient(network)
         for name, values in state.weights.items():
-            values.grad = noisy.gradients[name] / state.plan.batch_size
-            if name in from_prior:
-                values.grad.add_(from_prior[name], alpha=1 / state.plan.dataset_size)
-        state.optimizer.step()
+            if state.optimizer is None:
+                values.add_(noisy.gradients[name], alpha=-self.learning_rate / plan.batch_size)
+                if name in from_prior:
+                    values.add_(from_prior[name], alpha=-self.learning_rate / plan.dataset_size)
+            else:
+                values.grad = noisy.gradients[name].div_(plan.batch_size)
+                if name in from_prior:
+                    values.grad.add_(from_prior[name], alpha=1 / plan.dataset_size)
+        if state.optimizer is not None:
+            state.optimizer.step()
+            state.optimizer.zero_grad(set_to_none=True)
         return state
 
     def to_posterior(self, state: SGDState) -> PointEstimate:
         """The last weights."""
-        return PointEstimate({name: values.detach().clone() for name, values in state.weights.items()})
+        return PointEstimate({name: values.clone() for name, values in state.weights.items()})
 
     def state_to_save(self, state: SGDState) -> dict[str, Any]:
         """Weights and the optimizer's own state."""
-        return {"weights": self.weights(state, 0), "optimizer": state.optimizer.state_dict()}
+        optimizer = {} if state.optimizer is None else state.optimizer.state_dict()
+        return {"weights": self.weights(state, 0), "optimizer": optimizer}
 
     def restored(self, state: SGDState, saved: Mapping[str, Any]) -> SGDState:
         """Weights and the optimizer's own state, as saved."""
-        with torch.no_grad():
-            for name, values in state.weights.items():
-                values.copy_(saved["weights"][name])
-        state.optimizer.load_state_dict(saved["optimizer"])
+        for name, values in state.weights.items():
+            values.copy_(saved["weights"][name])
+        if state.optimizer is not None:
+            state.optimizer.load_state_dict(saved["optimizer"])
         return state
 
     def settings(self) -> dict[str, Any]:
@@ -116,6 +125,11 @@ class SGD:
             "optimizer": self._class().__name__,
             "options": {name: repr(value) for name, value in self.options.items()},
         }
+
+    @property
+    def _is_plain(self) -> bool:
+        """Plain descent is done here: loading torch's optimizers alone takes longer than many a run."""
+        return self.optimizer in ("SGD", torch.optim.SGD) and not self.momentum and not self.options
 
     def _class(self) -> type[Optimizer]:
         found = getattr(torch.optim, self.optimizer, None) if isinstance(self.optimizer, str) else self.optimizer

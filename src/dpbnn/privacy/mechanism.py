@@ -27,18 +27,12 @@ def add_noise(clipped: ClippedSum, noise_multiplier: float, randomness: Randomne
         The private sum is gone afterwards.
     """
     scale = _validate.non_negative("noise_multiplier", noise_multiplier)
-    gradients = dict(clipped.gradients)
+    gradients = {name: values.contiguous() for name, values in clipped.gradients.items()}
     clipped.gradients.clear()
     for name, values in gradients.items():
         if values.dtype not in (torch.float32, torch.float64):
             raise TypeError(f"gradient '{name}' must be float32 or wider, got {values.dtype}.")
     if scale > 0:
         scale *= _validate.positive("the sensitivity of a sum that gets noise", clipped.sensitivity)
-        first = next(iter(gradients.values()))
-        widest = max((values.dtype for values in gradients.values()), key=lambda dtype: dtype.itemsize)
-        total = sum(values.numel() for values in gradients.values())
-        normals = randomness.normals(step, total, widest, first.device)
-        sizes = [values.numel() for values in gradients.values()]
-        for values, noise in zip(gradients.values(), normals.split(sizes), strict=True):
-            values.add_(noise.view(values.shape), alpha=scale)
+        randomness.add_normals(list(gradients.values()), scale, step)
     return NoisySum(gradients)

@@ -10,23 +10,23 @@ prove a record's presence.
 
 import hashlib
 import os
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dpbnn import _validate
+from dpbnn.privacy.normals import pairs_of_normals
 
 __all__ = ["Randomness"]
 
 KEY_BYTES = 32
-CHUNK = 2**17
-"""Normals per generator: a fixed number, so that the draws do not depend on how many threads share them."""
+CHUNK = 2**18
+"""Normals that are made at a time: few enough to stay in a processor's cache."""
+
+Draw = Callable[[int, torch.dtype], tuple[Tensor, Tensor]]
 
 MERSENNE_WORDS, MERSENNE_OFFSET = 624, 24
 """Where the words of the Mersenne twister lie in the state of torch's CPU generator."""
@@ -86,29 +86,42 @@ class Randomness:
         state.numpy()[MERSENNE_OFFSET : MERSENNE_OFFSET + 8 * MERSENNE_WORDS] = words.view(np.uint8)
         torch.default_generator.set_state(state)
 
-    def normals(self, step: int, count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """`count` independent standard normals for the noise of one step."""
-        if device.type == "cuda":
-            generator = torch.Generator(device).manual_seed(self.torch_seed("noise", step))
-            return torch.randn(count, generator=generator, dtype=torch.float64, device=device).to(dtype)
-        values = np.empty(count, dtype=np.float64 if dtype == torch.float64 else np.float32)
-        parts = range(-(-count // CHUNK))
-        fill = partial(self._fill, step, values)
-        if len(parts) > 1:
-            list(_threads(torch.get_num_threads()).map(fill, parts))
-        else:
-            fill(0)
-        return torch.from_numpy(values).to(dtype)
+    def add_normals(self, tensors: Sequence[Tensor], scale: float, step: int) -> None:
+        """Add `scale` times an independent standard normal to every number, in place, as the noise of one step."""
+        draw = self._cuda_draws(step, tensors[0].device) if tensors[0].is_cuda else self._cpu_draws(step)
+        for chunk in (chunk for values in tensors for chunk in values.view(-1).split(CHUNK)):
+            half = (len(chunk) + 1) // 2
+            first, second = draw(half, chunk.dtype)
+            chunk[:half].add_(first, alpha=scale)
+            chunk[half:].add_(second[: len(chunk) - half], alpha=scale)
 
-    def _fill(self, step: int, values: npt.NDArray[Any], part: int) -> None:
-        chunk = values[part * CHUNK : (part + 1) * CHUNK]
-        self.generator("noise", step, part).standard_normal(out=chunk, dtype=chunk.dtype.type)
+    def _cpu_draws(self, step: int) -> Draw:
+        generator = self.generator("noise", step)
+
+        def uniforms(count: int) -> Tensor:
+            return torch.from_numpy(1.0 - generator.random(count))
+
+        def draw(count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+            if dtype == torch.float64:
+                first, second = generator.standard_normal((2, count))
+                return torch.from_numpy(first), torch.from_numpy(second)
+            bits = generator.bit_generator.random_raw(count).view(np.int64)
+            return pairs_of_normals(torch.from_numpy(bits), uniforms)
+
+        return draw
+
+    def _cuda_draws(self, step: int, device: torch.device) -> Draw:
+        generator = torch.Generator(device).manual_seed(self.torch_seed("noise", step))
+
+        def uniforms(count: int) -> Tensor:
+            return 1.0 - torch.rand(count, generator=generator, dtype=torch.float64, device=device)
+
+        def draw(count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+            bits = torch.empty(count, dtype=torch.int64, device=device).random_(-(2**63), None, generator=generator)
+            return pairs_of_normals(bits, uniforms)
+
+        return draw
 
     def _derive(self, purpose: str, step: int, part: int) -> bytes:
         message = f"{purpose}/{step}/{part}".encode()
         return hashlib.blake2b(message, key=self.key, digest_size=KEY_BYTES).digest()
-
-
-@cache
-def _threads(number: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(number, thread_name_prefix="dpbnn-noise")

@@ -6,12 +6,16 @@ the same code for one, two and three dimensions.
 
 from collections.abc import Collection
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpbnn.clipping.per_record import Dense, Outer, PerRecordGradient
 
 __all__ = ["conv_rule"]
+
+RECORDS_AT_A_TIME = 32
+"""How many records' patches are in memory at once; patches are much larger than the input."""
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -23,10 +27,21 @@ def conv_rule(
     gradients: dict[str, PerRecordGradient] = {}
     if "weight" in wanted:
         g = output_gradients.unflatten(1, (module.groups, -1)).flatten(3).mT
-        gradients["weight"] = Outer(_patches(module, inputs), g, module.weight.shape)
+        if Outer.is_cheaper_written_out(g.shape[2], module.weight[0].numel(), g.shape[3]):
+            gradients["weight"] = Dense(_written_out(module, inputs, g))
+        else:
+            gradients["weight"] = Outer(_patches(module, inputs), g, module.weight.shape)
     if "bias" in wanted:
         gradients["bias"] = Dense(output_gradients.flatten(2).sum(dim=2))
     return gradients
+
+
+def _written_out(module: Conv, inputs: Tensor, g: Tensor) -> Tensor:
+    values = inputs.new_empty(len(inputs), module.groups, g.shape[3], module.weight[0].numel())
+    for start in range(0, len(inputs), RECORDS_AT_A_TIME):
+        part = slice(start, start + RECORDS_AT_A_TIME)
+        torch.matmul(g[part].mT, _patches(module, inputs[part]), out=values[part])
+    return values.reshape(-1, *module.weight.shape)
 
 
 def _patches(module: Conv, inputs: Tensor) -> Tensor:

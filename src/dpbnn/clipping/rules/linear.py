@@ -18,7 +18,9 @@ def linear_rule(
     g = output_gradients.reshape(records, 1, -1, module.out_features)
     gradients: dict[str, PerRecordGradient] = {}
     if "weight" in wanted:
-        gradients["weight"] = Outer(a, g, module.weight.shape)
+        outer = Outer(a, g, module.weight.shape)
+        written_out = Outer.is_cheaper_written_out(a.shape[2], module.in_features, module.out_features)
+        gradients["weight"] = outer.dense() if written_out else outer
     if "bias" in wanted:
         gradients["bias"] = Dense(g.sum(dim=(1, 2)))
     return gradients
