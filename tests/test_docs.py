@@ -1,0 +1,52 @@
+"""What the documentation shows, runs."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpbnn
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+MODULES = [module.name for module in pkgutil.walk_packages(dpbnn.__path__, "dpbnn.")]
+
+
+def test_the_readmes_example_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})
+    assert (tmp_path / "release" / "release.json").exists()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_come_out(name):
+    assert doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS).failed == 0
+
+
+def test_examples_in_pages_come_out():
+    for page in PAGES:
+        assert doctest.testfile(str(page), module_relative=False).failed == 0, page.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_named_files_exist(page):
+    text = page.read_text()
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (page.parent / link).exists(), link
+    for path in re.findall(r"`((?:tests|benchmarks|docs)/[\w/.]+)`", text):
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize(
+    "command", re.findall(r"^\$ (dpbnn plan .*?)(?:  #.*)?$", "\n".join(p.read_text() for p in PAGES), re.M)
+)
+def test_commands_in_pages_run(command):
+    words = command.split("   #")[0].split()[1:]
+    finished = subprocess.run([sys.executable, "-c", "from dpbnn.cli import main; main()", *words], capture_output=True)
+    assert finished.returncode == 0, finished.stderr
