@@ -76,3 +76,17 @@ def test_bad_noise_multipliers_are_refused(multiplier):
 def test_noise_needs_a_finite_sensitivity(sensitivity):
     with pytest.raises(DpbnnError, match="sensitivity"):
         add_noise(clipped(sensitivity), 1.0, Randomness.from_seed(0), 0)
+
+
+def test_parameters_of_any_number_size_and_type_get_noise_on_every_number():
+    """Small ones share a draw, large ones are drawn in parts; none is left out, none shares its noise."""
+    shapes = [(3,), (600, 700), (), (1,), (70_001,), (5, 0), (2, 3)]
+    gradients = {
+        str(i): torch.zeros(shape, dtype=[torch.float32, torch.float64][i == 4]) for i, shape in enumerate(shapes)
+    }
+    noisy = add_noise(ClippedSum(gradients, 1.0), 1.0, Randomness.from_seed(3), 0).gradients
+    assert [tuple(values.shape) for values in noisy.values()] == shapes
+    everything = torch.cat([values.double().flatten() for values in noisy.values()])
+    assert (everything != 0).all()
+    assert len(everything.unique()) > 0.99 * len(everything)
+    assert has_standard_deviation(everything, 1.0)

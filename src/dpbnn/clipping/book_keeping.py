@@ -10,7 +10,7 @@ Guarantees:
     A recorded tensor that is changed in place afterwards is noticed, and the pass done again on copies.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -94,7 +94,7 @@ def _record(objective: Objective, weights: Weights, x: Tensor, y: Tensor, hooks:
         name: weights[name].detach().expand(len(x), *weights[name].shape).clone().requires_grad_()
         for name in objective.likelihood_names
     }
-    with torch.enable_grad(), hooks.on(objective.model, watch), watch:
+    with torch.enable_grad(), hooks.on(ruled_layers(objective), watch), watch:
         outputs = objective.outputs(weights, x)
         losses = objective.losses(outputs, y, own)
     return Recording(outputs, losses, hooks.uses, own, watch.strays)
@@ -109,11 +109,11 @@ class Hooks:
     uses: list[LayerUse] = field(default_factory=list)
 
     @contextmanager
-    def on(self, model: nn.Module, watch: "WeightWatch") -> Iterator[None]:
+    def on(self, layers: Iterable[tuple[str, nn.Module]], watch: "WeightWatch") -> Iterator[None]:
         """Put the hooks on the ruled layers and take them off again, whatever happens."""
         handles = []
         try:
-            for name, module in ruled_layers(model):
+            for name, module in layers:
                 handles.append(module.register_forward_pre_hook(watch.enter, with_kwargs=True))
                 keep = partial(self.keep, name, watch)
                 handles.append(module.register_forward_hook(keep, prepend=True, with_kwargs=True))
@@ -142,13 +142,9 @@ class Hooks:
             return output.clone() if self.copy_outputs else output
 
 
-def ruled_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
+def ruled_layers(objective: Objective) -> list[tuple[str, nn.Module]]:
     """The layers that have a rule and something to train."""
-    return [
-        (name, module)
-        for name, module in model.named_modules()
-        if rule_for(module) and any(p.requires_grad for p in module.parameters())
-    ]
+    return [(name, module) for name, (module, _) in objective.owners.items() if rule_for(module)]
 
 
 class WeightWatch(TorchFunctionMode):
@@ -189,7 +185,7 @@ def _apply_rules(
     for use, gradient in zip(recording.uses, gradients, strict=False):
         if gradient is None:
             continue
-        names = objective.trained_parameters_of(use.module)
+        names = objective.owners[use.name][1]
         rule = rule_for(use.module)
         assert rule is not None
         for parameter, values in rule(use.module, wide(use.input), wide(gradient), names).items():

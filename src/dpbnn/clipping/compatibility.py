@@ -215,11 +215,7 @@ def _fastest_engine(objective: Objective, weights: Weights, x: Tensor, y: Tensor
 
 def _all_covered(objective: Objective, recordings: list[Recording]) -> bool:
     """Every trained weight belongs to ruled layers alone, is used nowhere else, and records come first."""
-    ruled = {id(module) for _, module in ruled_layers(objective.model)}
-    owners_ruled = all(
-        id(module) in ruled for module in objective.model.modules() if objective.trained_parameters_of(module)
-    )
-    return owners_ruled and all(
+    return len(ruled_layers(objective)) == len(objective.owners) and all(
         not recording.stray_weights and all(len(use.input) == len(use.output) == size for use in recording.uses)
         for recording, size in zip(recordings, PROBE_SIZES, strict=True)
     )

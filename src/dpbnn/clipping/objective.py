@@ -50,10 +50,16 @@ class Objective:
             for name, values in weights.items()
         }
 
-    def trained_parameters_of(self, module: nn.Module) -> dict[str, str]:
-        """The module's own trained parameters: attribute name to weight name (tied ones share a weight name)."""
-        own = module.named_parameters(recurse=False)
-        return {attribute: self._name_of[id(p)] for attribute, p in own if id(p) in self._name_of}
+    @cached_property
+    def owners(self) -> dict[str, tuple[nn.Module, dict[str, str]]]:
+        """The modules that own trained parameters, by name: attribute name to weight name (tied ones share one)."""
+        found = {}
+        for name, module in self.model.named_modules():
+            own = module.named_parameters(recurse=False)
+            trained = {attribute: self._name_of[id(p)] for attribute, p in own if id(p) in self._name_of}
+            if trained:
+                found[name] = (module, trained)
+        return found
 
     def outputs(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """``f(x; w)`` with the records first; the model gets a copy of `x`, which it may write to."""

@@ -1,10 +1,10 @@
-"""Standard normals from random bits, fast in plain torch and true far out into the tails (Box and Muller 1958).
+"""Standard normals from uniforms, fast in plain torch and true far out into the tails (Box and Muller 1958).
 
-    z = sqrt(-2 log w) (cos a, sin a),     w uniform on (0, 1), a uniform on the circle
+    z = sqrt(-2 log w) (cos a, sin a),     w uniform on (0, 1) in float64, a uniform on the circle in float32
 
-Of 64 random bits, 40 make w and 24 the angle a, as fine as float32 tells angles apart. The largest values come from
-the smallest w, of which 40 bits know too few: they are drawn again with 53 bits more, so that the normals end beyond 10
-standard deviations. An end within reach would be a hole: a larger value would prove that a record was there.
+The largest values come from the smallest w, of which 53 bits know too few: w below 2^-24 is drawn again with 53 bits
+more, so that the normals end beyond 10 standard deviations. An end within reach would be a hole: a larger value would
+prove that a record was there.
 """
 
 import math
@@ -13,24 +13,30 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["pairs_of_normals"]
+__all__ = ["normals_from_uniforms"]
 
-ANGLE_BITS, RADIUS_BITS = 24, 40
 REDRAWN_BELOW = 2.0**-24
-"""A smaller w, one in 16 million, is drawn again."""
+REDRAWN_BEYOND = math.sqrt(-2.0 * math.log(REDRAWN_BELOW))
+"""The radius, 5.77, that belongs to it; beyond it lies one in 16 million."""
 
 
-def pairs_of_normals(bits: Tensor, uniforms: Callable[[int], Tensor]) -> tuple[Tensor, Tensor]:
-    """Two independent float32 standard normals from each int64 of random bits.
+def normals_from_uniforms(w: Tensor, turns: Tensor, uniforms: Callable[[int], Tensor], out: Tensor) -> Tensor:
+    """Two independent standard normals from each pair of uniforms on [0, 1); all three tensors are overwritten.
 
-    `uniforms` gives as many float64 numbers, uniform on (0, 1], as it is asked for.
+    Args:
+        w: float64.
+        turns: float32; angles in units of a full turn.
+        uniforms: gives as many further float64 uniforms on (0, 1] as it is asked for.
+        out: float32 of twice the length, which is returned: all first normals, then all second ones.
     """
-    w = (bits & (2**RADIUS_BITS - 1)).double().mul_(2.0**-RADIUS_BITS)
-    if bits.is_cuda:  # asking whether there are any would make the device wait
+    if w.is_cuda:  # asking whether there are any to be drawn again would make the device wait
         w = torch.where(w < REDRAWN_BELOW, uniforms(len(w)) * REDRAWN_BELOW, w)
-    elif w.amin() < REDRAWN_BELOW:
-        redrawn = w < REDRAWN_BELOW
-        w[redrawn] = uniforms(int(redrawn.sum())) * REDRAWN_BELOW
-    radius = w.log_().float().mul_(-2.0).sqrt_()
-    angle = (bits >> RADIUS_BITS).float().mul_(math.pi / 2 ** (ANGLE_BITS - 1))
-    return torch.cos(angle).mul_(radius), angle.sin_().mul_(radius)
+    first, second = out.chunk(2)
+    radius = first.copy_(w.log_()).mul_(-2.0).sqrt_()
+    if not w.is_cuda and radius.amax() > REDRAWN_BEYOND:
+        redrawn = radius > REDRAWN_BEYOND
+        radius[redrawn] = (uniforms(int(redrawn.sum())) * REDRAWN_BELOW).log_().mul_(-2.0).sqrt_().float()
+    angle = turns.mul_(2.0 * math.pi)
+    torch.sin(angle, out=second).mul_(radius)
+    radius.mul_(angle.cos_())
+    return out

@@ -10,7 +10,7 @@ prove a record's presence.
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dpbnn import _validate
-from dpbnn.privacy.normals import pairs_of_normals
+from dpbnn.privacy.normals import normals_from_uniforms
 
 __all__ = ["Randomness"]
 
@@ -26,7 +26,7 @@ KEY_BYTES = 32
 CHUNK = 2**18
 """Normals that are made at a time: few enough to stay in a processor's cache."""
 
-Draw = Callable[[int, torch.dtype], tuple[Tensor, Tensor]]
+Draw = Callable[[int, torch.dtype], Tensor]
 
 MERSENNE_WORDS, MERSENNE_OFFSET = 624, 24
 """Where the words of the Mersenne twister lie in the state of torch's CPU generator."""
@@ -89,39 +89,58 @@ class Randomness:
     def add_normals(self, tensors: Sequence[Tensor], scale: float, step: int) -> None:
         """Add `scale` times an independent standard normal to every number, in place, as the noise of one step."""
         draw = self._cuda_draws(step, tensors[0].device) if tensors[0].is_cuda else self._cpu_draws(step)
-        for chunk in (chunk for values in tensors for chunk in values.view(-1).split(CHUNK)):
-            half = (len(chunk) + 1) // 2
-            first, second = draw(half, chunk.dtype)
-            chunk[:half].add_(first, alpha=scale)
-            chunk[half:].add_(second[: len(chunk) - half], alpha=scale)
+        for pieces in _grouped(tensors):
+            sizes = [len(piece) for piece in pieces]
+            noise = draw(sum(sizes), pieces[0].dtype)
+            for piece, part in zip(pieces, noise.split(sizes), strict=True):
+                piece.add_(part, alpha=scale)
 
     def _cpu_draws(self, step: int) -> Draw:
         generator = self.generator("noise", step)
+        # Memory that is used again for every chunk: fresh memory would cost more than the drawing.
+        w, turns, out = np.empty(CHUNK // 2), np.empty(CHUNK // 2, np.float32), torch.empty(CHUNK)
 
         def uniforms(count: int) -> Tensor:
             return torch.from_numpy(1.0 - generator.random(count))
 
-        def draw(count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        def draw(count: int, dtype: torch.dtype) -> Tensor:
             if dtype == torch.float64:
-                first, second = generator.standard_normal((2, count))
-                return torch.from_numpy(first), torch.from_numpy(second)
-            bits = generator.bit_generator.random_raw(count).view(np.int64)
-            return pairs_of_normals(torch.from_numpy(bits), uniforms)
+                return torch.from_numpy(generator.standard_normal(count))
+            pairs = (count + 1) // 2
+            generator.random(out=w[:pairs])
+            generator.random(out=turns[:pairs], dtype=np.float32)
+            both = torch.from_numpy(w[:pairs]), torch.from_numpy(turns[:pairs])
+            return normals_from_uniforms(*both, uniforms, out[: 2 * pairs])[:count]
 
         return draw
 
     def _cuda_draws(self, step: int, device: torch.device) -> Draw:
         generator = torch.Generator(device).manual_seed(self.torch_seed("noise", step))
 
-        def uniforms(count: int) -> Tensor:
-            return 1.0 - torch.rand(count, generator=generator, dtype=torch.float64, device=device)
+        def random(count: int, dtype: torch.dtype) -> Tensor:
+            return torch.rand(count, generator=generator, dtype=dtype, device=device)
 
-        def draw(count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-            bits = torch.empty(count, dtype=torch.int64, device=device).random_(-(2**63), None, generator=generator)
-            return pairs_of_normals(bits, uniforms)
+        def uniforms(count: int) -> Tensor:
+            return 1.0 - random(count, torch.float64)
+
+        def draw(count: int, dtype: torch.dtype) -> Tensor:
+            pairs = (count + 1) // 2
+            both = random(pairs, torch.float64), random(pairs, torch.float32)
+            return normals_from_uniforms(*both, uniforms, torch.empty(2 * pairs, device=device))[:count]
 
         return draw
 
     def _derive(self, purpose: str, step: int, part: int) -> bytes:
         message = f"{purpose}/{step}/{part}".encode()
         return hashlib.blake2b(message, key=self.key, digest_size=KEY_BYTES).digest()
+
+
+def _grouped(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """All numbers as flat pieces, in groups of one type and at most `CHUNK` numbers."""
+    group: list[Tensor] = []
+    for piece in (piece for values in tensors for piece in values.view(-1).split(CHUNK)):
+        if group and (sum(map(len, group)) + len(piece) > CHUNK or piece.dtype != group[0].dtype):
+            yield group
+            group = []
+        group.append(piece)
+    yield group

@@ -22,5 +22,5 @@ def linear_rule(
         written_out = Outer.is_cheaper_written_out(a.shape[2], module.in_features, module.out_features)
         gradients["weight"] = outer.dense() if written_out else outer
     if "bias" in wanted:
-        gradients["bias"] = Dense(g.sum(dim=(1, 2)))
+        gradients["bias"] = Dense(g[:, 0, 0] if g.shape[2] == 1 else g.sum(dim=(1, 2)))
     return gradients
