@@ -1,10 +1,10 @@
-"""Standard normals from uniforms, fast in plain torch and true far out into the tails (Box and Muller 1958).
+"""Standard normals from random bits, fast in plain torch and true far out into the tails (Box and Muller 1958).
 
-    z = sqrt(-2 log w) (cos a, sin a),     w uniform on (0, 1) in float64, a uniform on the circle in float32
+    z = sqrt(-2 log w) (cos a, sin a),     w uniform on (0, 1), a uniform on the circle
 
-The largest values come from the smallest w, of which 53 bits know too few: w below 2^-24 is drawn again with 53 bits
-more, so that the normals end beyond 10 standard deviations. An end within reach would be a hole: a larger value would
-prove that a record was there.
+Of 64 random bits, 40 make w and 24 the angle a, as fine as float32 tells angles apart. The largest values come from
+the smallest w, of which 40 bits know too few: w below 2^-21 is drawn again with 53 bits more, so that the normals end
+beyond 10 standard deviations. An end within reach would be a hole: a larger value would prove that a record was there.
 """
 
 import math
@@ -13,30 +13,40 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["normals_from_uniforms"]
+__all__ = ["Normals"]
 
-REDRAWN_BELOW = 2.0**-24
+ANGLE_BITS, RADIUS_BITS = 24, 40
+REDRAWN_BELOW = 2.0**-21
 REDRAWN_BEYOND = math.sqrt(-2.0 * math.log(REDRAWN_BELOW))
-"""The radius, 5.77, that belongs to it; beyond it lies one in 16 million."""
+"""The radius, 5.40, that belongs to it; up to there, steps of 2^-40 in w are finer than float32."""
 
 
-def normals_from_uniforms(w: Tensor, turns: Tensor, uniforms: Callable[[int], Tensor], out: Tensor) -> Tensor:
-    """Two independent standard normals from each pair of uniforms on [0, 1); all three tensors are overwritten.
+class Normals:
+    """Turns bits into normals in memory of its own, which is used again: fresh memory would cost more than drawing.
 
-    Args:
-        w: float64.
-        turns: float32; angles in units of a full turn.
-        uniforms: gives as many further float64 uniforms on (0, 1] as it is asked for.
-        out: float32 of twice the length, which is returned: all first normals, then all second ones.
+    `uniforms` gives as many float64 numbers, uniform on (0, 1], as it is asked for.
     """
-    if w.is_cuda:  # asking whether there are any to be drawn again would make the device wait
-        w = torch.where(w < REDRAWN_BELOW, uniforms(len(w)) * REDRAWN_BELOW, w)
-    first, second = out.chunk(2)
-    radius = first.copy_(w.log_()).mul_(-2.0).sqrt_()
-    if not w.is_cuda and radius.amax() > REDRAWN_BEYOND:
-        redrawn = radius > REDRAWN_BEYOND
-        radius[redrawn] = (uniforms(int(redrawn.sum())) * REDRAWN_BELOW).log_().mul_(-2.0).sqrt_().float()
-    angle = turns.mul_(2.0 * math.pi)
-    torch.sin(angle, out=second).mul_(radius)
-    radius.mul_(angle.cos_())
-    return out
+
+    def __init__(self, most_pairs: int, uniforms: Callable[[int], Tensor], device: torch.device) -> None:
+        self._uniforms = uniforms
+        self._w = torch.empty(most_pairs, dtype=torch.float64, device=device)
+        self._angle = torch.empty(most_pairs, device=device)
+        self._out = torch.empty(2 * most_pairs, device=device)
+
+    def from_bits(self, bits: Tensor) -> Tensor:
+        """Two independent float32 normals from each int64, valid until the next call; `bits` is overwritten."""
+        pairs = len(bits)
+        w, angle, out = self._w[:pairs], self._angle[:pairs], self._out[: 2 * pairs]
+        first, second = out.chunk(2)
+        angle_bits = torch.bitwise_right_shift(bits, RADIUS_BITS, out=w.view(torch.int64))
+        angle.copy_(angle_bits).mul_(math.pi / 2 ** (ANGLE_BITS - 1))
+        w.copy_(bits.bitwise_and_(2**RADIUS_BITS - 1)).mul_(2.0**-RADIUS_BITS)
+        if w.is_cuda:  # asking whether there are any to be drawn again would make the device wait
+            w = torch.where(w < REDRAWN_BELOW, self._uniforms(pairs) * REDRAWN_BELOW, w)
+        radius = first.copy_(w.log_()).mul_(-2.0).sqrt_()
+        if not w.is_cuda and radius.amax() > REDRAWN_BEYOND:
+            redrawn = (radius > REDRAWN_BEYOND).nonzero().squeeze(1)
+            radius[redrawn] = (self._uniforms(len(redrawn)) * REDRAWN_BELOW).log_().mul_(-2.0).sqrt_().float()
+        torch.sin(angle, out=second).mul_(radius)
+        radius.mul_(angle.cos_())
+        return out

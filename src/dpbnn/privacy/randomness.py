@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from dpbnn import _validate
-from dpbnn.privacy.normals import normals_from_uniforms
+from dpbnn.privacy.normals import Normals
 
 __all__ = ["Randomness"]
 
 KEY_BYTES = 32
-CHUNK = 2**18
+CHUNK = 2**17
 """Normals that are made at a time: few enough to stay in a processor's cache."""
 
 Draw = Callable[[int, torch.dtype], Tensor]
@@ -97,36 +97,31 @@ class Randomness:
 
     def _cpu_draws(self, step: int) -> Draw:
         generator = self.generator("noise", step)
-        # Memory that is used again for every chunk: fresh memory would cost more than the drawing.
-        w, turns, out = np.empty(CHUNK // 2), np.empty(CHUNK // 2, np.float32), torch.empty(CHUNK)
 
         def uniforms(count: int) -> Tensor:
             return torch.from_numpy(1.0 - generator.random(count))
 
+        normals = Normals(CHUNK // 2, uniforms, torch.device("cpu"))
+
         def draw(count: int, dtype: torch.dtype) -> Tensor:
             if dtype == torch.float64:
                 return torch.from_numpy(generator.standard_normal(count))
-            pairs = (count + 1) // 2
-            generator.random(out=w[:pairs])
-            generator.random(out=turns[:pairs], dtype=np.float32)
-            both = torch.from_numpy(w[:pairs]), torch.from_numpy(turns[:pairs])
-            return normals_from_uniforms(*both, uniforms, out[: 2 * pairs])[:count]
+            bits = generator.bit_generator.random_raw((count + 1) // 2).view(np.int64)
+            return normals.from_bits(torch.from_numpy(bits))[:count]
 
         return draw
 
     def _cuda_draws(self, step: int, device: torch.device) -> Draw:
         generator = torch.Generator(device).manual_seed(self.torch_seed("noise", step))
 
-        def random(count: int, dtype: torch.dtype) -> Tensor:
-            return torch.rand(count, generator=generator, dtype=dtype, device=device)
-
         def uniforms(count: int) -> Tensor:
-            return 1.0 - random(count, torch.float64)
+            return 1.0 - torch.rand(count, generator=generator, dtype=torch.float64, device=device)
+
+        normals = Normals(CHUNK // 2, uniforms, device)
 
         def draw(count: int, dtype: torch.dtype) -> Tensor:
-            pairs = (count + 1) // 2
-            both = random(pairs, torch.float64), random(pairs, torch.float32)
-            return normals_from_uniforms(*both, uniforms, torch.empty(2 * pairs, device=device))[:count]
+            bits = torch.empty((count + 1) // 2, dtype=torch.int64, device=device)
+            return normals.from_bits(bits.random_(-(2**63), None, generator=generator))[:count]
 
         return draw
 
