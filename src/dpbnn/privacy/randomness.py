@@ -131,9 +131,13 @@ class Randomness:
 
 
 def _grouped(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """All numbers as flat pieces, in groups of one type and at most `CHUNK` numbers."""
+    """All numbers as flat pieces, in groups of one type and at most `CHUNK` numbers.
+
+    Pieces are half a chunk long, as the two halves of a draw: each thread then reads the noise that it has written,
+    and nothing has to travel from one core's cache to another's.
+    """
     group: list[Tensor] = []
-    for piece in (piece for values in tensors for piece in values.view(-1).split(CHUNK)):
+    for piece in (piece for values in tensors for piece in values.view(-1).split(CHUNK // 2)):
         if group and (sum(map(len, group)) + len(piece) > CHUNK or piece.dtype != group[0].dtype):
             yield group
             group = []
