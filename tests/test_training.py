@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 import dpbnn
 from dpbnn import training
 from dpbnn.checkpoint import Checkpoint
-from dpbnn.types import NoisySum
+from dpbnn.types import ClippedSum, NoisySum
 
 N = 60
 GENERATOR = torch.Generator().manual_seed(0)
@@ -115,7 +115,7 @@ def test_the_progress_bar_shows_steps_epsilon_and_public_measures_alone(tmp_path
         """
         import sys, torch, dpbnn
         from dpbnn import training
-        from dpbnn.types import NoisySum
+        from dpbnn.types import ClippedSum, NoisySum
         training.add_noise = lambda c, s, r, step: NoisySum({k: torch.zeros_like(v) for k, v in c.gradients.items()})
         torch.manual_seed(0)
         x, y = torch.randn(60, 6), torch.arange(60) % 3
@@ -278,29 +278,41 @@ def test_a_killed_run_resumes(tmp_path):
     assert release.settings["releases_charged"] == 20
 
 
-def test_a_repeated_step_that_comes_out_differently_is_charged_again_and_the_budget_still_holds(monkeypatch, tmp_path):
+def test_a_repeated_step_that_comes_out_differently_is_dropped_and_charged_again_with_fresh_noise(
+    monkeypatch, tmp_path
+):
+    """Another machine, on which the last bits differ: the same noise on another sum must never be used."""
     options = {"checkpoint": tmp_path / "run", "execution": dpbnn.Execution(checkpoint_seconds=1000.0)}
     fit_interrupted(monkeypatch, "clip_and_sum", 9, **options)
+    first_key = Checkpoint(tmp_path / "run").read().key
     assert len(Checkpoint(tmp_path / "run").charges()) == 8
-    updates = []
-    original = dpbnn.SGD.update
+    updates, keys = [], []
+    original_clip, original_noise, original_update = training.clip_and_sum, training.add_noise, dpbnn.SGD.update
 
-    def counted(self, state, noisy, step):
+    def other_bits(*arguments, **options):
+        clipped = original_clip(*arguments, **options)
+        return ClippedSum(
+            {name: values * (1 + 1e-6) for name, values in clipped.gradients.items()}, clipped.sensitivity
+        )
+
+    def noted_noise(clipped, noise_multiplier, randomness, step):
+        keys.append((step, randomness.key))
+        return original_noise(clipped, noise_multiplier, randomness, step)
+
+    def noted_update(self, state, noisy, step):
         updates.append(step)
-        return original(self, state, noisy, step)
+        return original_update(self, state, noisy, step)
 
-    monkeypatch.setattr(dpbnn.SGD, "update", counted)
-    releases = Releases(monkeypatch)  # another machine: the last bits differ
-    original_noise = training.add_noise
-    monkeypatch.setattr(
-        training,
-        "add_noise",
-        lambda *arguments: NoisySum({k: v * (1 + 1e-7) for k, v in original_noise(*arguments).gradients.items()}),
-    )
+    monkeypatch.setattr(training, "clip_and_sum", other_bits)
+    monkeypatch.setattr(training, "add_noise", noted_noise)
+    monkeypatch.setattr(dpbnn.SGD, "update", noted_update)
     release = fit(**options)
-    assert releases.steps == list(range(20))
+    assert keys[0] == (0, first_key)  # comes out differently, and is dropped
+    assert [step for step, key in keys if key != first_key] == list(range(20))
+    assert len({key for _, key in keys}) == 2
     assert release.settings["releases_charged"] == 20
-    assert updates == list(range(12))  # 8 charged before, 12 now: the plan's 20 are spent, and the rest was dropped
+    assert updates == list(range(12))  # 8 were charged before, 12 now: the plan's 20 are spent, and the rest is dropped
+    assert "unsafe_seed" in str(release.guarantee)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpbnn import _validate
 from dpbnn.checkpoint import Checkpoint, Saved, digests
@@ -23,16 +23,16 @@ from dpbnn.diagnostics import Diagnostics
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
 from dpbnn.privacy.guarantee import PrivacyGuarantee
-from dpbnn.privacy.ledger import Ledger, fingerprint
+from dpbnn.privacy.ledger import FRESH_KEY, Ledger, fingerprint
 from dpbnn.privacy.mechanism import add_noise
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.privacy.sampling import PoissonSampler
 from dpbnn.progress import show_progress
 from dpbnn.public_measure import PublicMeasure
-from dpbnn.records import InMemoryRecords, Records, as_records
+from dpbnn.records import Batch, InMemoryRecords, Records, as_records
 from dpbnn.release import Release
-from dpbnn.types import DpbnnError
+from dpbnn.types import DpbnnError, NoisySum
 
 __all__ = ["Execution", "fit"]
 
@@ -162,36 +162,62 @@ class _Run:
 
     def steps(self, position: _Position, folder: Checkpoint | None) -> Iterator[_Position]:
         """Take the remaining steps, one at a time."""
-        randomness, state, ledger = position.randomness, position.state, position.ledger
-        device = next(self.checked.objective.model.parameters()).device
-        sampler = PoissonSampler(len(self.records), self.plan.sampling_rate, randomness)
-        batches = self.records.batches(sampler, position.step, self.plan.steps, self.execution.dataset_workers)
-        for step in range(position.step, self.plan.steps):
-            randomness.seed_model(step, device)
-            x, y = (part.to(device) for part in next(batches))
-            clipped = clip_and_sum(
-                self.checked,
-                self.checked.objective.cast(self.method.weights(state, step)),
-                x,
-                y,
-                self.plan.clip_norm_at(step),
-                clipping=self.plan.clipping,
-                micro_batch_size=self.execution.micro_batch_size,
-                observe=self.diagnostics.observer(step),
-            )
-            noisy = add_noise(clipped, self.plan.noise_at(step), randomness, step)
-            del x, y, clipped  # from here on nothing is private
+        batches = self._batches(position)
+        while position.step < self.plan.steps:
+            step, ledger = position.step, position.ledger
+            noisy = self._noisy_sum(position, *next(batches))
             mark = step if folder is None else fingerprint(noisy)
+            if folder is not None and ledger.has_charged(step) and not ledger.holds(step, mark):
+                # Not what was released before the interruption: drop it, and draw everything afresh from here on.
+                position = self._with_fresh_key(position, folder)
+                batches = self._batches(position)
+                noisy = self._noisy_sum(position, *next(batches))
+                mark = fingerprint(noisy)
             if not ledger.holds(step, mark) and ledger.can_afford(step):
                 ledger.enter(step, mark)
                 if folder is not None:
                     folder.note(step, mark)
-            if ledger.holds(step, mark):
-                state = self.method.update(state, noisy, step)
+            state = self.method.update(position.state, noisy, step) if ledger.holds(step, mark) else position.state
             position = replace(position, state=state, step=step + 1)
             if folder is not None and folder.age > self.execution.checkpoint_seconds:
                 self._save(position, folder)
             yield position
+
+    def _batches(self, position: _Position) -> Iterator[Batch]:
+        sampler = PoissonSampler(len(self.records), self.plan.sampling_rate, position.randomness)
+        batches = self.records.batches(sampler, position.step, self.plan.steps, self.execution.dataset_workers)
+        for step in range(position.step, self.plan.steps):
+            position.randomness.seed_model(step, self.device)
+            x, y = next(batches)
+            yield x.to(self.device), y.to(self.device)
+
+    def _noisy_sum(self, position: _Position, x: Tensor, y: Tensor) -> NoisySum:
+        """One release: the only lines that see records and what they become."""
+        step = position.step
+        clipped = clip_and_sum(
+            self.checked,
+            self.checked.objective.cast(self.method.weights(position.state, step)),
+            x,
+            y,
+            self.plan.clip_norm_at(step),
+            clipping=self.plan.clipping,
+            micro_batch_size=self.execution.micro_batch_size,
+            observe=self.diagnostics.observer(step),
+        )
+        return add_noise(clipped, self.plan.noise_at(step), position.randomness, step)
+
+    def _with_fresh_key(self, position: _Position, folder: Checkpoint) -> _Position:
+        randomness = position.randomness.renewed()
+        position = replace(position, randomness=randomness, digests=self._digests(randomness.key))
+        position.ledger.forget_marks()
+        folder.note(FRESH_KEY, 0)
+        self._save(position, folder)
+        return position
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.checked.objective.model.parameters()).device
 
     def release(self, position: _Position, measure: PublicMeasure) -> Release:
         """Posterior and guarantee: what the run gives away."""

@@ -1,5 +1,8 @@
 """What cannot be private is refused by name, with the cure."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -47,6 +50,33 @@ class RecurrentTimeFirst(nn.Module):
         return self.last(self.lstm(x)[0][:, -1])
 
 
+class Remembers(nn.Module):
+    """Keeps a running mean as a plain attribute, which is no buffer, and takes no gradient through it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.mean = nn.Linear(6, 3), 0.0
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return self.layer(x - self.mean)
+
+
+class RewritesWeights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.layer.weight.clamp_(-0.1, 0.1)
+        return self.layer(x)
+
+
+def tokens(**options):
+    return lambda: nn.Sequential(nn.Embedding(5, 4, **options), nn.Flatten(), nn.Linear(24, 3))
+
+
 def lazy():
     return nn.Sequential(nn.LazyLinear(3))
 
@@ -73,6 +103,17 @@ REFUSED = {
         (6,),
         r"mixes records: .* after 'first'",
     ),
+    "mean over records without its gradient": (
+        lambda: mixing(lambda h: h - h.mean(0).detach()),
+        (6,),
+        r"mixes records",
+    ),
+    "only in larger batches": (lambda: mixing(lambda h: h - h.mean(0).detach() * (len(h) > 8)), (6,), r"mixes records"),
+    "the largest of the batch": (lambda: mixing(lambda h: h / h.detach().abs().max()), (6,), r"mixes records"),
+    "running mean as an attribute": (Remembers, (6,), r"keeps state between calls"),
+    "weights rewritten in the forward pass": (RewritesWeights, (6,), r"Weight 'layer.weight' is rewritten"),
+    "embedding with max_norm": (tokens(max_norm=1.0), (6,), r"Embedding '0' rewrites the rows"),
+    "embedding scaled by frequency": (tokens(scale_grad_by_freq=True), (6,), r"Embedding '0' mixes records"),
     "softmax over records": (lambda: mixing(lambda h: h.softmax(0)), (6,), r"mixes records"),
     "attention over records": (lambda: mixing(lambda h: (h @ h.T).softmax(1) @ h), (6,), r"mixes records"),
     "time first": (RecurrentTimeFirst, (5, 6), r"mixes records"),
@@ -101,8 +142,9 @@ REFUSED = {
 def test_what_cannot_be_private_is_refused_by_name(name):
     make, shape, message = REFUSED[name]
     model = make()
+    x = torch.zeros(4, *shape, dtype=torch.long) if "embedding" in name else torch.randn(4, *shape)
     with pytest.raises(DpbnnError, match=message):
-        clipped_gradient_sum(model, Categorical(), torch.randn(4, *shape), torch.zeros(4, dtype=torch.long), 1.0)
+        clipped_gradient_sum(model, Categorical(), x, torch.zeros(4, dtype=torch.long), 1.0)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
@@ -115,6 +157,24 @@ def test_a_scripted_module_is_refused():
             torch.zeros(4, dtype=torch.long),
             1.0,
         )
+
+
+def test_a_likelihood_that_mixes_records_is_refused():
+    class Standardised(HomoscedasticGaussian):
+        def negative_log_likelihood(self, outputs, targets, weights):
+            return ((targets - outputs) / outputs.detach().std()).square().sum(1)
+
+    with pytest.raises(DpbnnError, match="mixes records"):
+        clipped_gradient_sum(nn.Linear(6, 2), Standardised(1.0), torch.randn(4, 6), torch.randn(4, 2), 1.0)
+
+
+def test_a_checked_model_can_be_forgotten():
+    model = nn.Linear(6, 3)
+    check_model(model, Categorical(), torch.randn(4, 6), torch.zeros(4, dtype=torch.long))
+    reference = weakref.ref(model)
+    del model
+    gc.collect()
+    assert reference() is None
 
 
 def test_refusing_leaves_buffers_alone():

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from dpbnn.clipping import check_model, clipped_gradient_sum
-from dpbnn.clipping.compatibility import ENGINES
+from dpbnn.clipping.trial import ENGINES
 from dpbnn.likelihoods import Categorical
 from dpbnn.types import DpbnnWarning
 from tests.truth import assert_equals_truth, clipped_sum

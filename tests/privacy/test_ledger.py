@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dpbnn.privacy.ledger import Ledger, fingerprint
+from dpbnn.privacy.ledger import FRESH_KEY, Ledger, fingerprint
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.types import NoisySum
 
@@ -31,6 +31,14 @@ def test_a_step_that_is_repeated_bit_for_bit_is_charged_once():
     assert ledger.can_afford(1)
     ledger.enter(1, 12)
     assert not ledger.can_afford(2)
+
+
+def test_after_a_fresh_key_nothing_is_known_but_everything_stays_charged():
+    ledger = Ledger(plan(1.0, 3), [(0, 10), (1, 11), (FRESH_KEY, 0), (0, 20)])
+    assert ledger.holds(0, 20)
+    assert not ledger.has_charged(1)
+    assert len(ledger.charges) == 3
+    assert not ledger.can_afford(1)
 
 
 def test_the_smallest_change_anywhere_changes_the_fingerprint():

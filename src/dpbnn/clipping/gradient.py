@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 from dpbnn import _validate
 from dpbnn.clipping.book_keeping import NotCovered
-from dpbnn.clipping.compatibility import ENGINES, CheckedModel, check_model
+from dpbnn.clipping.compatibility import CheckedModel, check_model
 from dpbnn.clipping.objective import full_precision, wide
 from dpbnn.clipping.per_record import PerRecordGradient
+from dpbnn.clipping.trial import ENGINES
 from dpbnn.likelihoods import Likelihood
 from dpbnn.privacy.plan import CLIPPING_STYLES
 from dpbnn.types import ClippedSum, DpbnnError, Weights

@@ -1,7 +1,8 @@
 """The ledger: every release is charged, none beyond the plan, and a repeated one only if it is not the same.
 
 After an interruption some steps are taken again. A step that comes out bit for bit as it did before has revealed
-nothing new; one that does not (another machine, another version) is a further release, and is charged again.
+nothing new. One that does not (another machine, another version) must not be used: with the same noise on another sum,
+the two together would reveal the difference. The run then goes on with a fresh key, and is charged again.
 """
 
 from dataclasses import dataclass, field
@@ -11,10 +12,12 @@ import torch
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.types import NoisySum
 
-__all__ = ["Charge", "Ledger", "fingerprint"]
+__all__ = ["FRESH_KEY", "Charge", "Ledger", "fingerprint"]
 
 Charge = tuple[int, int]
 """A step and the fingerprint of what it released."""
+FRESH_KEY = -1
+"""Stands in the place of a step where a run went on with a fresh key."""
 
 
 def fingerprint(noisy: NoisySum) -> int:
@@ -46,11 +49,22 @@ class Ledger:
         self._last_of_step: dict[int, int] = {}
         earlier, self.charges = self.charges, []
         for step, mark in earlier:
-            self.enter(step, mark)
+            if step == FRESH_KEY:
+                self.forget_marks()
+            else:
+                self.enter(step, mark)
 
     def holds(self, step: int, mark: int) -> bool:
         """Whether this very release of this step has been charged."""
         return self._last_of_step.get(step) == mark
+
+    def forget_marks(self) -> None:
+        """A fresh key: what was charged stays charged, but no step can come out as it did before."""
+        self._last_of_step.clear()
+
+    def has_charged(self, step: int) -> bool:
+        """Whether some release of this step has been charged."""
+        return step in self._last_of_step
 
     def can_afford(self, step: int) -> bool:
         """Whether the plan has room for one more release at this step's noise."""

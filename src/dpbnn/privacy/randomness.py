@@ -59,6 +59,10 @@ class Randomness:
         number = _validate.whole_number("unsafe_seed", seed, at_least=0)
         return Randomness(hashlib.blake2b(str(number).encode(), digest_size=KEY_BYTES).digest(), USER)
 
+    def renewed(self) -> "Randomness":
+        """A fresh key; a run that was ever seeded by the user stays marked as such."""
+        return Randomness(os.urandom(KEY_BYTES), self.source)
+
     @property
     def is_seeded_by_user(self) -> bool:
         """Whether somebody but the operating system knows the key."""
