@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import dpbnn
 from dpbnn import cli
 from dpbnn.privacy.statement import number_of_steps
 
@@ -119,7 +120,6 @@ def test_the_table_is_for_people(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "Missing command"),
         ("nonsense", "No such command"),
         ("plan", "Missing option"),
         ("plan --nonsense", "No such option"),
@@ -206,3 +206,11 @@ def test_help_comes_without_loading_the_accounting_libraries():
     script = "import sys, dpbnn.cli; print({'scipy', 'dp_accounting', 'rich.table'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_without_a_command_there_is_help_and_the_version_can_be_asked_for(run):
+    code, out, err = run("")
+    assert (code, err) == (0, "")
+    assert "plan" in out
+    assert "demo" in out
+    assert run("--version")[:2] == (0, f"dpbnn {dpbnn.__version__}\n")

@@ -51,6 +51,21 @@ def test_arrays_take_the_models_type_and_labels_become_long():
     assert as_records(X, X[:, 0].double(), torch.bfloat16).empty[1].dtype == torch.float32
 
 
+def test_lists_frames_and_arrays_that_may_not_be_written_to_are_taken_as_arrays():
+    class Frame:
+        """What a pandas DataFrame has in common with others of its kind."""
+
+        def to_numpy(self):
+            values = X.double().numpy().copy()
+            values.flags.writeable = False
+            return values
+
+    for x in (Frame(), X.tolist()):
+        records = as_records(x, Y.tolist(), torch.float32)
+        assert torch.allclose(records.x, X)
+        assert torch.equal(records.y, Y)
+
+
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
@@ -62,7 +77,8 @@ def test_arrays_take_the_models_type_and_labels_become_long():
         (TensorDataset(X, Y), Y, "y must be None when X is a Dataset"),
         (TensorDataset(X), None, r"\(x, y\) pairs"),
         (TensorDataset(X[:0], Y[:0]), None, "at least one record"),
-        ([[1.0, 2.0]], [1], "got list"),
+        ([[1.0, 2.0], [1.0]], [1, 1], "rows of one length"),
+        ({"a": 1}, None, "got dict"),
         (np.array([["a"]]), np.array([1]), "X must hold numbers, got <U1"),
         (torch.tensor(1.0), Y, "one row per record"),
     ],

@@ -22,7 +22,15 @@ __all__ = ["finite", "fraction", "non_negative", "one_of", "positive", "refuse",
 
 def refuse(name: str, expected: str, value: object) -> NoReturn:
     """Raise the one argument error: ``name must be expected, got value.``"""
-    raise DpbnnError(f"{name} must be {expected}, got {value!r}.")
+    raise DpbnnError(f"{name} must be {expected}, got {_shown(value)}.")
+
+
+def _shown(value: object) -> str:
+    """On one line: a class, or what would fill the screen, by its name."""
+    if isinstance(value, type):
+        return f"the class {value.__name__} (write {value.__name__}(...))"
+    text = repr(value)
+    return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"
 
 
 def finite(name: str, value: object) -> float:

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpbnn import _validate
 from dpbnn.privacy.ledger import Charge
 from dpbnn.records import Records
 from dpbnn.types import DpbnnError
@@ -49,6 +50,8 @@ class Checkpoint:
     """One run's checkpoint folder."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        if not isinstance(path, (str, os.PathLike)):
+            _validate.refuse("checkpoint", "the path of a folder", path)
         self.path = Path(path)
         self._state, self._journal = self.path / "state", self.path / "journal"
         self._written = -math.inf
@@ -99,13 +102,17 @@ class Checkpoint:
         descriptor = os.open(self._journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(descriptor, ENTRY.pack(step, mark))
+            os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
     def charges(self) -> list[Charge]:
-        """The journal; a last line that was cut off was never used and does not count."""
-        content = self._journal.read_bytes() if self._journal.exists() else b""
+        """The journal; a last line that was cut off was never used, and is cut off whole."""
+        if not self._journal.exists():
+            return []
+        content = self._journal.read_bytes()
         whole = len(content) - len(content) % ENTRY.size
+        os.truncate(self._journal, whole)
         return list(ENTRY.iter_unpack(content[:whole]))
 
     def remove(self) -> None:

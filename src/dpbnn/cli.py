@@ -23,6 +23,21 @@ app = typer.Typer(
 )
 
 
+@app.callback(invoke_without_command=True)
+def _options(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"dpbnn {installed('dpbnn')}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+    else:
+        return
+    raise typer.Exit
+
+
 def main() -> None:
     """Run the command line and exit."""
     try:

@@ -88,15 +88,16 @@ class Categorical(Likelihood):
         if targets.dim() != 1 or targets.is_floating_point() or targets.is_complex():
             raise DpbnnError(
                 f"Categorical needs integer labels of shape [records], got {targets.dtype} of shape "
-                f"{list(targets.shape)}; for a regression target use HomoscedasticGaussian."
+                f"{['records', *targets.shape[1:]]}; y.astype(int), y.ravel() or y.argmax(1) may give them. For a "
+                "regression target use HomoscedasticGaussian."
             )
 
     def check_values(self, targets: Tensor, num_outputs: int) -> None:
         """Labels lie in 0 to K-1."""
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < num_outputs:
             raise DpbnnError(
-                f"Labels must lie in 0 to {num_outputs - 1}, the model's {num_outputs} classes, "
-                f"got {int(targets.min())} to {int(targets.max())}."
+                f"Labels must lie in 0 to {num_outputs - 1}, the model's {num_outputs} classes, got "
+                f"{int(targets.min())} to {int(targets.max())}; K classes are numbered from 0 and need K outputs."
             )
 
 
@@ -105,7 +106,9 @@ class HomoscedasticGaussian(Likelihood):
     """``y ~ N(f(x), noise_std^2)``: one noise level for each output, given or learned.
 
     A learned one is the weight ``likelihood.log_std``, which starts at 0 (a standard deviation of 1): scale the
-    targets with public constants so that this is a sensible start.
+    targets with public constants so that this is a sensible start. Clipping cuts most where residuals are largest, so
+    that a learned noise level under a small clip norm comes out too small, and intervals too narrow: give a larger clip
+    norm, or `noise_std`.
     """
 
     noise_std: float | None = None
@@ -136,8 +139,8 @@ class HomoscedasticGaussian(Likelihood):
         fits = targets.shape == outputs.shape or (outputs.shape[1:] == (1,) and targets.shape == outputs.shape[:1])
         if outputs.dim() != 2 or not fits:
             raise DpbnnError(
-                f"HomoscedasticGaussian needs outputs and targets of shape [records, outputs], got outputs "
-                f"{list(outputs.shape)} and targets {list(targets.shape)}; reshape one to fit the other."
+                f"HomoscedasticGaussian needs outputs and targets of shape [records, outputs], got "
+                f"{['records', *outputs.shape[1:]]} and {['records', *targets.shape[1:]]}; reshape what differs."
             )
         if not targets.is_floating_point():
             raise DpbnnError(

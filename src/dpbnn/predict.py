@@ -8,16 +8,16 @@ Classification averages *probabilities*, never logits. The entropy of the averag
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpbnn import _validate
-from dpbnn.clipping.objective import Objective
+from dpbnn.clipping.objective import Objective, evaluating
 from dpbnn.likelihoods import Moments, Probabilities
 from dpbnn.posterior import Posterior
+from dpbnn.types import DpbnnError, Weights
 
 __all__ = ["ClassPrediction", "Prediction", "RealPrediction", "predict"]
 
@@ -104,7 +104,7 @@ Prediction = ClassPrediction | RealPrediction
 def predict(objective: Objective, posterior: Posterior, x: Tensor, num_draws: int, seed: int | None) -> Prediction:
     """Average what draws of the weights predict for `x`; results are on the CPU."""
     _validate.whole_number("num_draws", num_draws)
-    with _evaluating(objective.model):
+    with evaluating(objective.model):
         draws = list(_draws(objective, posterior, x, num_draws, seed))
     if isinstance(draws[0], Probabilities):
         probabilities = torch.stack([draw.values for draw in draws if isinstance(draw, Probabilities)])
@@ -121,21 +121,18 @@ def _draws(
         weights = objective.cast(drawn)
         own = {name: drawn[name] for name in objective.likelihood_names}
         parts = [
-            objective.likelihood.predictive(objective.outputs(weights, rows), own) for rows in x.split(ROWS_AT_A_TIME)
+            objective.likelihood.predictive(_outputs(objective, weights, rows), own) for rows in x.split(ROWS_AT_A_TIME)
         ]
         yield type(parts[0])(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and then every module's own mode again."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+def _outputs(objective: Objective, weights: Weights, x: Tensor) -> Tensor:
+    outputs = objective.outputs(weights, x)
+    if outputs.dim() != 2 or len(outputs) != len(x):
+        raise DpbnnError(
+            f"X must have one row per record; for shape {list(x.shape)} the model returns {list(outputs.shape)}."
+        )
+    return outputs
 
 
 def _entropy(probabilities: Tensor) -> Tensor:

@@ -109,6 +109,7 @@ def as_records(x: Any, y: Any, dtype: torch.dtype) -> Records:
             f"X must be a tensor, an array or a map-style Dataset, got {type(x).__name__}; batches are drawn here, as "
             "the plan accounts for them, so pass the data itself."
         )
+    x = _as_array(x)
     if isinstance(x, (Tensor, np.ndarray)):
         if y is None:
             raise DpbnnError("y must be given with X: one target per record, got None.")
@@ -116,7 +117,7 @@ def as_records(x: Any, y: Any, dtype: torch.dtype) -> Records:
         if len(inputs) != len(targets):
             raise DpbnnError(f"X and y must have one row per record, got {len(inputs)} and {len(targets)} rows.")
         return InMemoryRecords(inputs, targets)
-    if not (hasattr(x, "__getitem__") and hasattr(x, "__len__")) or isinstance(x, (list, tuple, dict, str)):
+    if not (hasattr(x, "__getitem__") and hasattr(x, "__len__")) or isinstance(x, (dict, str)):
         raise DpbnnError(f"X must be a tensor, a NumPy array or a map-style Dataset, got {type(x).__name__}.")
     if y is not None:
         raise DpbnnError("y must be None when X is a Dataset, whose items are (x, y) pairs.")
@@ -128,6 +129,7 @@ def as_records(x: Any, y: Any, dtype: torch.dtype) -> Records:
 
 def as_tensor(name: str, values: Any, dtype: torch.dtype) -> Tensor:
     """A tensor with records first: floating-point numbers in `dtype` or float32, whichever is wider for targets."""
+    values = _as_array(values)
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError) as error:
@@ -138,6 +140,18 @@ def as_tensor(name: str, values: Any, dtype: torch.dtype) -> Tensor:
         wide = dtype if name == "X" or dtype == torch.float64 else torch.float32
         return tensor.detach().to(wide)
     return tensor.detach() if name == "X" else tensor.detach().long()
+
+
+def _as_array(values: Any) -> Any:
+    """Data frames, lists and arrays that may not be written to, as arrays; everything else as it is."""
+    if hasattr(values, "to_numpy"):
+        values = values.to_numpy()
+    if isinstance(values, (list, tuple)):
+        try:
+            values = np.asarray(values)
+        except ValueError as error:
+            raise DpbnnError(f"A {type(values).__name__} must hold rows of one length: {error}.") from error
+    return values.copy() if isinstance(values, np.ndarray) and not values.flags.writeable else values
 
 
 def _collate(empty: Batch | None, dtype: torch.dtype, items: Sequence[Any]) -> Batch:

@@ -33,7 +33,7 @@ FORMAT_VERSION = 1
 LIKELIHOODS = {"Categorical": likelihoods.Categorical, "HomoscedasticGaussian": likelihoods.HomoscedasticGaussian}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Release:
     """A posterior with its guarantee.
 
@@ -66,6 +66,10 @@ class Release:
             raise DpbnnError(
                 f"X of shape {list(x.shape)} and type {x.dtype} does not fit the model: {str(error).splitlines()[0]}"
             ) from error
+
+    def __repr__(self) -> str:
+        kept = f"epsilon={self.guarantee.epsilon:g}" if self.guarantee.holds else "no privacy guarantee"
+        return f"Release({self.posterior.kind} of {type(self.model).__name__}, {kept})"
 
     @property
     def _objective(self) -> Objective:
@@ -121,6 +125,8 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, likelihoo
         tensors = load_file(Path(path) / "posterior.safetensors")
     except (SafetensorError, OSError) as error:
         raise DpbnnError(f"{path}/posterior.safetensors cannot be read: {error}.") from error
+    if model is not None and not isinstance(model, nn.Module):
+        _validate.refuse("model", "a torch.nn.Module", model)
     network = model if model is not None else _network(description["network"])
     _check_weights(network, description["weights"])
     kind = _validate.one_of("posterior", description["posterior"], POSTERIORS)

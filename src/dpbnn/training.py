@@ -49,7 +49,7 @@ class Execution:
 
     micro_batch_size: int | None = None
     dataset_workers: int = 0
-    checkpoint_seconds: float = 30.0
+    checkpoint_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         if self.micro_batch_size is not None:
@@ -103,14 +103,15 @@ def fit(
         Everything visible depends on the records only through the noisy sums.
         A resumed run ends as an uninterrupted one.
     """
-    _check_types(model, method, plan, likelihood)
+    execution = execution or Execution()
+    _check_types(model, method, plan, likelihood, execution)
     working = _on_device(model, device)
     own = next(working.parameters())
     records = as_records(X, y, own.dtype)
     checked = check_model(working, likelihood, *(part.to(own.device) for part in records.empty))
     if isinstance(records, InMemoryRecords):
         likelihood.check_values(records.y, checked.num_outputs)
-    run = _Run(checked, records, method, plan, execution or Execution(), Diagnostics(unsafe_diagnostics))
+    run = _Run(checked, records, method, plan, execution, Diagnostics(unsafe_diagnostics))
     measure = PublicMeasure.on(checked, public_data, plan.steps)
     randomness = Randomness.from_operating_system() if unsafe_seed is None else Randomness.from_seed(unsafe_seed)
     own_seed = secrets.randbits(63) if seed is None else _validate.whole_number("seed", seed, at_least=0)
@@ -210,8 +211,8 @@ class _Run:
         randomness = position.randomness.renewed()
         position = replace(position, randomness=randomness, digests=self._digests(randomness.key))
         position.ledger.forget_marks()
+        self._save(position, folder)  # first: with the old key, forgotten marks would let its noise be used again
         folder.note(FRESH_KEY, 0)
-        self._save(position, folder)
         return position
 
     @property
@@ -269,7 +270,7 @@ class _Run:
         return reasons
 
 
-def _check_types(model: object, method: object, plan: object, likelihood: object) -> None:
+def _check_types(model: object, method: object, plan: object, likelihood: object, execution: object) -> None:
     if not isinstance(model, nn.Module):
         _validate.refuse("model", "a torch.nn.Module", model)
     if not isinstance(plan, PrivacyPlan):
@@ -278,6 +279,8 @@ def _check_types(model: object, method: object, plan: object, likelihood: object
         _validate.refuse("likelihood", "a Likelihood such as Categorical()", likelihood)
     if isinstance(method, type) or not hasattr(method, "to_posterior"):
         _validate.refuse("method", "a method such as SGD(learning_rate=0.25)", method)
+    if not isinstance(execution, Execution):
+        _validate.refuse("execution", "an Execution", execution)
     if not any(True for _ in model.parameters()):
         _validate.refuse("model", "a module with parameters", type(model).__name__)
 

@@ -39,6 +39,61 @@ class RunningMean(nn.Module):
         return self.layer(x - self.mean)
 
 
+class ZeroHead(nn.Module):
+    """Standardises over the batch, and hides it behind a last layer that starts at zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+        nn.init.zeros_(self.last.weight)
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.last((h - h.mean(0)) / (h.std(0) + 1))
+
+
+class NormalisedGradient(torch.autograd.Function):
+    """Keeps records apart in the forward pass, and mixes their gradients in the backward pass."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g / g.norm()
+
+
+class KeepsInput(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x):
+        self.last_input = x
+        return self.layer(x)
+
+
+class TrimmedText(nn.Module):
+    """Cuts all texts to the longest in the batch, and then takes the mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.last = nn.Embedding(9, 4, padding_idx=0), nn.Linear(4, 3)
+
+    def forward(self, tokens):
+        longest = int((tokens > 0).sum(1).max())
+        return self.last(self.embedding(tokens[:, :longest]).mean(1))
+
+
+def shared_mask(h):
+    return h * (torch.rand(h.shape[1]) > 0.5)
+
+
+def mask_of_its_own(h):
+    return h * (torch.rand(h.shape, generator=torch.Generator().manual_seed(0)) > 0.5)
+
+
 class RecurrentTimeFirst(nn.Module):
     """Reads the records as time steps."""
 
@@ -97,11 +152,15 @@ REFUSED = {
         (6, 4),
         r"InstanceNorm1d '0' keeps running statistics",
     ),
-    "mean over records": (lambda: mixing(lambda h: h - h.mean(0)), (6,), r"mixes records: .* after 'first'"),
+    "mean over records": (
+        lambda: mixing(lambda h: h - h.mean(0)),
+        (6,),
+        r"mixes records: the loss",
+    ),
     "cumulative sum over records": (
         lambda: mixing(lambda h: h.cumsum(0)),
         (6,),
-        r"mixes records: .* after 'first'",
+        r"mixes records: the loss",
     ),
     "mean over records without its gradient": (
         lambda: mixing(lambda h: h - h.mean(0).detach()),
@@ -110,6 +169,16 @@ REFUSED = {
     ),
     "only in larger batches": (lambda: mixing(lambda h: h - h.mean(0).detach() * (len(h) > 8)), (6,), r"mixes records"),
     "the largest of the batch": (lambda: mixing(lambda h: h / h.detach().abs().max()), (6,), r"mixes records"),
+    "behind a layer that starts at zero": (ZeroHead, (6,), r"mixes records"),
+    "in the backward pass": (lambda: mixing(NormalisedGradient.apply), (6,), r"the gradient of one depends"),
+    "sign by the number of records": (lambda: mixing(lambda h: h * (-1) ** len(h)), (6,), r"how many|mixes records"),
+    "only in batches of 64": (lambda: mixing(lambda h: h - h.mean(0) * (len(h) >= 64)), (6,), r"mixes records"),
+    "a branch on the largest value": (lambda: mixing(lambda h: h / 9 if h.abs().max() > 1e3 else h), (6,), "mixes"),
+    "a branch on NaN": (lambda: mixing(lambda h: h * 0 if h.isnan().any() else h), (6,), r"mixes records"),
+    "text cut to the longest (embedding)": (TrimmedText, (7,), r"mixes records"),
+    "one mask for all records": (lambda: mixing(shared_mask), (6,), r"random numbers that all records share"),
+    "a generator of its own": (lambda: mixing(mask_of_its_own), (6,), r"generator of its own"),
+    "input kept as an attribute": (KeepsInput, (6,), r"keeps 'last_input' from its forward pass"),
     "running mean as an attribute": (Remembers, (6,), r"keeps state between calls"),
     "weights rewritten in the forward pass": (RewritesWeights, (6,), r"Weight 'layer.weight' is rewritten"),
     "embedding with max_norm": (tokens(max_norm=1.0), (6,), r"Embedding '0' rewrites the rows"),
@@ -164,8 +233,20 @@ def test_a_likelihood_that_mixes_records_is_refused():
         def negative_log_likelihood(self, outputs, targets, weights):
             return ((targets - outputs) / outputs.detach().std()).square().sum(1)
 
+    class Averaged(HomoscedasticGaussian):
+        def negative_log_likelihood(self, outputs, targets, weights):
+            return super().negative_log_likelihood(outputs, targets, weights) / len(outputs)
+
+    class Weighted(Categorical):
+        def negative_log_likelihood(self, outputs, targets, weights):
+            return super().negative_log_likelihood(outputs, targets, weights) * (1 + targets.max())
+
+    x = torch.randn(4, 6)
+    for likelihood in (Standardised(1.0), Averaged(1.0)):
+        with pytest.raises(DpbnnError, match="mixes records"):
+            clipped_gradient_sum(nn.Linear(6, 2), likelihood, x, torch.randn(4, 2), 1.0)
     with pytest.raises(DpbnnError, match="mixes records"):
-        clipped_gradient_sum(nn.Linear(6, 2), Standardised(1.0), torch.randn(4, 6), torch.randn(4, 2), 1.0)
+        clipped_gradient_sum(nn.Linear(6, 9), Weighted(), x, torch.zeros(4, dtype=torch.long), 1.0)
 
 
 def test_a_checked_model_can_be_forgotten():

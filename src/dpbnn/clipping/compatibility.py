@@ -42,7 +42,7 @@ def check_model(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) 
         DpbnnError: the module's name, what is wrong with it and the cure.
 
     Guarantees:
-        A model that mixes records or keeps statistics of them is refused.
+        A model that mixes records or keeps anything of them, as far as made-up records show, is refused.
         The decision does not depend on the data.
     """
     _refuse_known_offenders(model)

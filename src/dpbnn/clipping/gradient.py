@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from dpbnn import _validate
 from dpbnn.clipping.book_keeping import NotCovered
 from dpbnn.clipping.compatibility import CheckedModel, check_model
+from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.objective import full_precision, wide
 from dpbnn.clipping.per_record import PerRecordGradient
-from dpbnn.clipping.trial import ENGINES
 from dpbnn.likelihoods import Likelihood
 from dpbnn.privacy.plan import CLIPPING_STYLES
 from dpbnn.types import ClippedSum, DpbnnError, Weights
@@ -35,6 +35,8 @@ ROUNDING_ROOM = 1e-4
 """Records are clipped to C / (1 + this), so that rounding cannot carry one past C."""
 AUTOMATIC_GAMMA = 0.01
 WRITTEN_OUT_NUMBERS = 2**26
+LARGEST_FLOAT32_SUM = 4096
+"""Sums over more records are added up in parts, in float64: float32 would round by more than the room for it."""
 LARGEST_NORM = 1e18
 """A gradient beyond this norm is treated as not finite: its square would leave float32."""
 
@@ -65,7 +67,8 @@ def clipped_gradient_sum(
 
     Guarantees:
         Adding or removing any record, whatever its values, moves the sum by at most C.
-        A record whose loss or gradient is not finite contributes zero; values never raise.
+        A record whose loss or gradient is not finite contributes zero; values never raise (but for whole numbers
+        outside of a table that the model looks them up in).
         An empty batch gives zeros.
         The model is left as it was, also when an exception interrupts.
     """
@@ -98,7 +101,8 @@ def clip_and_sum(
             if len(part_x):
                 gradients = _per_record_gradients(checked, weights, part_x, part_y)
                 with full_precision(x.device):
-                    _add(total, _clip_and_sum_one_part(gradients, clip_norm, clipping, observe))
+                    part = _clip_and_sum_one_part(gradients, clip_norm, clipping, observe)
+                _add(total, {n: g.double() for n, g in part.items()} if len(x) > LARGEST_FLOAT32_SUM else part)
     missing = {name: torch.zeros_like(wide(values)) for name, values in weights.items() if name not in total}
     return ClippedSum(total | missing, clip_norm)
 
@@ -125,7 +129,7 @@ def _per_record_gradients(
 def _default_micro_batch_size(checked: CheckedModel, weights: Weights, num_records: int) -> int:
     """The whole batch, unless gradients are written out for every record and would take too much memory."""
     if checked.engine == "book_keeping":
-        return max(1, num_records)
+        return min(max(1, num_records), LARGEST_FLOAT32_SUM)
     return max(1, WRITTEN_OUT_NUMBERS // sum(values.numel() for values in weights.values()))
 
 

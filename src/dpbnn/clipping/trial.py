@@ -1,41 +1,35 @@
 """Trying a model out on made-up records: does it keep records apart, and which engine is right for it?
 
-The loss of one record must depend on that record alone, in value and in gradient; the same input and the same random
-numbers must give the same result again; no buffer and no weight may change. The engines are tried from the fastest to
-the most general. Nothing of the user's data is looked at but its shape and type.
+A record's loss and gradient must be the same alone, in batches of other sizes, and whatever the other records hold. The
+same input and the same random numbers must give the same result again, each record must have random numbers of its own,
+and nothing of a record may stay behind in the model. All this is tried at the given weights and at random ones (a layer
+that starts at zero hides what comes before it), on random inputs and targets. Nothing of the user's data is looked at
+but its shape and type.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from dpbnn.clipping import book_keeping
-from dpbnn.clipping.book_keeping import Recording, ruled_layers
-from dpbnn.clipping.objective import Objective
-from dpbnn.clipping.per_example import loop_gradients, vmap_gradients
-from dpbnn.clipping.per_record import PerRecordGradient
+from dpbnn.clipping.book_keeping import record, ruled_layers
+from dpbnn.clipping.engines import ENGINES
+from dpbnn.clipping.made_up import FAR_OUT, made_up_records, random_weights, with_changed_record
+from dpbnn.clipping.objective import Objective, evaluating
 from dpbnn.likelihoods import Likelihood
 from dpbnn.types import DpbnnError, DpbnnWarning, Weights
 
-__all__ = ["ENGINES", "Verdict", "try_out"]
+__all__ = ["Verdict", "try_out"]
 
-Engine = Callable[[Objective, Weights, Tensor, Tensor], dict[str, PerRecordGradient]]
-
-ENGINES: dict[str, Engine] = {
-    "book_keeping": book_keeping.per_record_gradients,
-    "vmap": vmap_gradients,
-    "loop": loop_gradients,
-}
-"""From the fastest to the most general; all give the same gradients."""
-
-SIZES = (2, 3)
-"""Two sizes, so that a layer whose first dimension is not the records cannot look as if it were."""
-LARGER_SIZE = 16
-APART = "Every operation must keep the first dimension, the records, apart."
+SIZES = (1, 3, 64)
+SEEDS = (1, 2, 3)
+MIXES = (
+    "The model mixes records: the {} of one depends on {}. Every operation must keep the first dimension, the records, "
+    "apart."
+)
 
 
 @dataclass(frozen=True)
@@ -49,15 +43,23 @@ class Verdict:
 
 def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> Verdict:
     """Refuse a model that does not keep records apart, or choose the engine for it."""
-    weights = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+    given = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
     with torch.inference_mode(False), torch.enable_grad(), _own_randomness(x.device):
-        num_outputs, own = _outputs(Objective(model, likelihood), weights, x, y)
+        num_outputs, own = _outputs(Objective(model, likelihood), given, x, y)
         objective = Objective(model, likelihood, tuple(own))
-        recordings = [_record(objective, weights | own, x, y, size) for size in SIZES]
-        _refuse_mixing_in_value(objective, weights | own, x, y)
-        _refuse_changed_weights(weights)
-        _warn_of_wiped_features(recordings[0])
-        engine = _fastest_engine(objective, weights | own, x, y, recordings)
+        trials = [
+            _Trial(objective, weights, *made_up_records(objective, x, y, max(SIZES), num_outputs))
+            for weights in (given | own, random_weights(given) | own)
+        ]
+        for trial in trials:
+            trial.refuse_state()
+            trial.refuse_mixing()
+            trial.refuse_shared_draws()
+        engine = _fastest_engine(trials[-1])
+        wipes_features = _warn_of_wiped_features(trials[0])
+        with evaluating(model):  # without dropout, whose masks depend on the size of the batch
+            for trial in () if wipes_features else trials:
+                trial.refuse_dependence_on_size(engine)
     if engine == "loop":
         warnings.warn(
             "Neither book-keeping nor vmap can differentiate this model; gradients are taken one record at a time, "
@@ -68,6 +70,109 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
     return Verdict(own, num_outputs, engine)
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """One set of weights and made-up records."""
+
+    objective: Objective
+    weights: Weights
+    x: Tensor
+    y: Tensor
+
+    def losses(self, x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
+        """Each record's loss, the model's own draws starting from a seed."""
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            return self.objective.losses(self.objective.outputs(self.weights, x), y, self.weights)
+
+    def refuse_state(self) -> None:
+        """The same again must give the same again, and leave nothing behind."""
+        before = {name: values.clone() for name, values in self.weights.items()}
+        first = self.losses(self.x, self.y)
+        kept = _kept_values(self.objective.model)
+        if not _alike(self.losses(self.x, self.y), first):
+            raise DpbnnError(
+                "The model gives different losses for the same records and the same random numbers: it keeps state "
+                "between calls, which has no noise on it, or draws random numbers outside of torch's generator. "
+                "Remove that."
+            )
+        for name, value in _kept_values(self.objective.model).items():
+            if name in kept and kept[name] != value:
+                raise DpbnnError(
+                    f"The model keeps '{name}' from its forward pass: what records leave behind has no noise on it; "
+                    "use a local variable instead."
+                )
+        for name, values in self.weights.items():
+            if not torch.equal(values, before[name]):
+                raise DpbnnError(
+                    f"Weight '{name}' is rewritten while the model runs, without noise; only training may change it."
+                )
+
+    def refuse_mixing(self) -> None:
+        """One record is changed, also beyond all measure: the others' losses must stay as they were."""
+        for size in SIZES[1:]:
+            x, y = self.x[:size], self.y[:size]
+            for seed, far in enumerate(FAR_OUT):
+                changed, others = with_changed_record(x, y, far)
+                if not _alike(self.losses(*changed, seed)[others], self.losses(x, y, seed)[others]):
+                    raise DpbnnError(MIXES.format("loss", "another's values"))
+
+    def refuse_shared_draws(self) -> None:
+        """Equal records must draw apart, from torch's generator alone."""
+        same_x, same_y = self.x[:1].expand_as(self.x[:8]).clone(), self.y[:1].expand_as(self.y[:8]).clone()
+        by_seed = [self.losses(same_x, same_y, seed) for seed in SEEDS]
+        differ_within = any(not _alike(losses, losses[:1].expand_as(losses)) for losses in by_seed)
+        differ_between = any(not _alike(losses, by_seed[0]) for losses in by_seed[1:])
+        if differ_between and not differ_within:
+            raise DpbnnError("The model draws random numbers that all records share; let each record have its own.")
+        if differ_within and not differ_between:
+            raise DpbnnError(
+                "The model treats equal records differently without drawing from torch's generator: by their place in "
+                "the batch, or with a generator of its own. Remove that."
+            )
+
+    def refuse_dependence_on_size(self, engine: str) -> None:
+        """Loss and gradient of a record must be those that it has alone (unless they are random anyway)."""
+        if any(not _alike(self.losses(self.x, self.y, seed), self.losses(self.x, self.y)) for seed in SEEDS):
+            return
+        together = self._gradient_norms(engine, slice(0, 3))
+        for index in range(3):
+            alone = self._gradient_norms(engine, slice(index, index + 1))[:, 0]
+            if not torch.allclose(together[:, index], alone, rtol=0.0, atol=1e-2 * float(alone.norm()), equal_nan=True):
+                raise DpbnnError(MIXES.format("gradient", "the others, or on how many there are"))
+        losses = self.losses(self.x, self.y)
+        for size in SIZES[:-1]:
+            if not _alike(self.losses(self.x[:size], self.y[:size]), losses[:size]):
+                raise DpbnnError(MIXES.format("loss", "how many others there are"))
+
+    def _gradient_norms(self, engine: str, pick: slice) -> Tensor:
+        """One row for each weight, one column for each record."""
+        found = ENGINES[engine](self.objective, self.weights, self.x[pick], self.y[pick])
+        return torch.stack([found[name].squared_norms().sqrt() for name in sorted(found)])
+
+    def covered(self, size: int) -> bool:
+        """Whether every trained weight belongs to ruled layers alone, is used nowhere else, and records come first."""
+        recording = record(self.objective, self.weights, self.x[:size], self.y[:size])
+        return not recording.stray_weights and all(len(use.input) == len(use.output) == size for use in recording.uses)
+
+
+def _alike(first: Tensor, second: Tensor) -> bool:
+    tolerance = max(1e-3, torch.finfo(first.dtype).eps ** 0.5)
+    return torch.allclose(first, second, rtol=tolerance, atol=1e-6, equal_nan=True)
+
+
+def _kept_values(model: nn.Module) -> dict[str, object]:
+    """Tensors, by identity, and numbers that modules hold as plain attributes."""
+    found: dict[str, object] = {}
+    for name, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            if isinstance(value, Tensor):
+                found[f"{name}.{attribute}".lstrip(".")] = id(value)
+            elif isinstance(value, float):
+                found[f"{name}.{attribute}".lstrip(".")] = value
+    return found
+
+
 @contextmanager
 def _own_randomness(device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -75,16 +180,9 @@ def _own_randomness(device: torch.device) -> Iterator[None]:
         yield
 
 
-def _made_up(x: Tensor, y: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Records of the right shape and type that have nothing to do with the data."""
-    shape = (size, *x.shape[1:])
-    made_up = torch.randn(shape, device=x.device).to(x.dtype) if x.is_floating_point() else x.new_zeros(shape)
-    return made_up, y.new_zeros(size, *y.shape[1:])
-
-
 def _outputs(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> tuple[int, Weights]:
     """How many outputs the model has, and the likelihood's weights for them."""
-    made_up_x, made_up_y = _made_up(x, y, 2)
+    made_up_x, made_up_y = made_up_records(objective, x, y, 2, num_outputs=1)
     with torch.no_grad():
         outputs = _first_run(objective, weights, made_up_x)
         for name in objective.changed_buffers(weights, made_up_x):
@@ -114,104 +212,29 @@ def _first_run(objective: Objective, weights: Weights, x: Tensor) -> Tensor:
         ) from error
 
 
-def _refuse_mixing_in_value(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> None:
-    """Run the same records twice, then with one of them changed: the others' losses must stay as they were."""
-    made_up_x, made_up_y = _made_up(x, y, LARGER_SIZE)
-
-    def losses(records: Tensor) -> Tensor:
-        torch.manual_seed(1)
-        with torch.no_grad():
-            return objective.losses(objective.outputs(weights, records), made_up_y, weights)
-
-    first = losses(made_up_x)
-    if not _alike(losses(made_up_x), first):
-        raise DpbnnError(
-            "The model gives different losses for the same records and the same random numbers: it keeps state between "
-            "calls, which has no noise on it, or draws random numbers outside of torch's generator. Remove that."
-        )
-    changed = made_up_x.clone()
-    changed[0] = 1 - 30 * made_up_x[0]  # far out, so that a maximum or a sum over the batch would move
-    try:
-        others = losses(changed)[1:]
-    except (IndexError, RuntimeError):  # the only other whole number that was to hand is out of range
-        return
-    if not _alike(others, first[1:]):
-        raise DpbnnError(f"The model mixes records: the loss of one depends on another's values. {APART}")
-
-
-def _alike(first: Tensor, second: Tensor) -> bool:
-    return torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True)
-
-
-def _record(objective: Objective, weights: Weights, x: Tensor, y: Tensor, size: int) -> Recording:
-    """Record a run, and refuse the model if the gradient of one record's loss reaches another record."""
-    made_up_x, made_up_y = _made_up(x, y, size)
-    if made_up_x.is_floating_point():
-        try:
-            return _record_apart(objective, weights, made_up_x.requires_grad_(), made_up_y)
-        except RuntimeError:  # a model may overwrite its input in ways that autograd cannot follow back to it
-            made_up_x = made_up_x.detach()
-    return _record_apart(objective, weights, made_up_x, made_up_y)
-
-
-def _record_apart(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> Recording:
-    recording = book_keeping.record(objective, weights, x, y)
-    taps = [("the input", x)] if x.requires_grad else []
-    taps += [(f"'{use.name}'", use.output) for use in recording.uses if len(use.output) == len(x)]
-    for record in range(len(x)):
-        others = torch.arange(len(x), device=x.device) != record
-        for place, gradient in _gradients(recording.losses[record], taps):
-            if gradient[others].any():
-                raise DpbnnError(
-                    f"The model mixes records: the loss of one depends on another's values after {place}. {APART}"
-                )
-    return recording
-
-
-def _gradients(loss: Tensor, taps: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-    if not loss.requires_grad or not taps:
-        return []
-    gradients = torch.autograd.grad(loss, [tap for _, tap in taps], retain_graph=True, allow_unused=True)
-    found = [(place, gradient) for (place, _), gradient in zip(taps, gradients, strict=True) if gradient is not None]
-    return found[::-1]  # the last contaminated place is the one before the mixing
-
-
-def _refuse_changed_weights(weights: Weights) -> None:
-    for name, values in weights.items():
-        if values._version > 0:
-            raise DpbnnError(
-                f"Weight '{name}' is rewritten while the model runs, without noise; let only the training change it."
-            )
-
-
-def _fastest_engine(objective: Objective, weights: Weights, x: Tensor, y: Tensor, recordings: list[Recording]) -> str:
-    if _all_covered(objective, recordings):
+def _fastest_engine(trial: _Trial) -> str:
+    if len(ruled_layers(trial.objective)) == len(trial.objective.owners) and trial.covered(2) and trial.covered(3):
         return "book_keeping"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # vmap warns where it is slow
-            vmap_gradients(objective, weights, *_made_up(x, y, 2))
+            ENGINES["vmap"](trial.objective, trial.weights, trial.x[:2], trial.y[:2])
     except (RuntimeError, NotImplementedError, ValueError):
         return "loop"
     return "vmap"
 
 
-def _all_covered(objective: Objective, recordings: list[Recording]) -> bool:
-    """Every trained weight belongs to ruled layers alone, is used nowhere else, and records come first."""
-    return len(ruled_layers(objective)) == len(objective.owners) and all(
-        not recording.stray_weights and all(len(use.input) == len(use.output) == size for use in recording.uses)
-        for recording, size in zip(recordings, SIZES, strict=True)
-    )
-
-
-def _warn_of_wiped_features(recording: Recording) -> None:
-    for use in recording.uses:
+def _warn_of_wiped_features(trial: _Trial) -> bool:
+    found = False
+    for use in record(trial.objective, trial.weights, trial.x[:2], trial.y[:2]).uses:
         if isinstance(use.module, nn.GroupNorm):
             per_group = use.input[0].numel() // use.module.num_groups
             if per_group <= 2:
+                found = True
                 warnings.warn(
                     f"GroupNorm '{use.name}' normalises groups of {per_group} number{'s' * (per_group > 1)} and wipes "
                     "its input out; use LayerNorm, or fewer groups.",
                     DpbnnWarning,
                     stacklevel=5,
                 )
+    return found

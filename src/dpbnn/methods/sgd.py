@@ -90,7 +90,7 @@ class SGD:
                 if name in from_prior:
                     values.add_(from_prior[name], alpha=-self.learning_rate / plan.dataset_size)
             else:
-                values.grad = noisy.gradients[name].div_(plan.batch_size)
+                values.grad = noisy.gradients[name].div_(plan.batch_size).to(values.dtype)
                 if name in from_prior:
                     values.grad.add_(from_prior[name], alpha=1 / plan.dataset_size)
         if state.optimizer is not None:

@@ -23,6 +23,8 @@ from dpbnn.privacy.prose import describe
 __all__ = ["PrivacyGuarantee"]
 
 _JSON_VERSION = 1
+_OTHER_VERSIONS = 1e-3
+"""How far figures may lie below today's: other versions of the accounting library differ in the last digits."""
 _POSSIBLY_INFINITE = ("epsilon", "epsilon_replace_one")
 
 
@@ -115,7 +117,10 @@ class PrivacyGuarantee:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The guarantee that `to_json` wrote."""
+        """The guarantee that `to_json` wrote, if its figures are those of its plan.
+
+        The text is not signed: whoever can change it can also change the plan, or take out what voids it.
+        """
         names = [field.name for field in fields(cls)]
         values = _json.load("PrivacyGuarantee", text, _JSON_VERSION, ["holds", *names])
         holds = values.pop("holds")
@@ -131,7 +136,22 @@ class PrivacyGuarantee:
             one_of("accountant of a guarantee", guarantee.accountant, BOUNDS)
         if holds is not guarantee.holds:
             refuse("holds", f"{guarantee.holds}, as the other fields say", holds)
+        guarantee._refuse_other_figures()
         return guarantee
+
+    def _refuse_other_figures(self) -> None:
+        accountant = self.accountant if self.plan.is_private else None
+        expected = type(self).for_plan(self.plan, accountant=accountant, adjacency=self.adjacency)
+        for name in ("delta", "unit", "sampling", "mechanism"):
+            if getattr(self, name) != getattr(expected, name):
+                refuse(f"{name} of a guarantee", f"{getattr(expected, name)!r}, as its plan says", getattr(self, name))
+        for name in _POSSIBLY_INFINITE:
+            if getattr(self, name) < getattr(expected, name) * (1 - _OTHER_VERSIONS):
+                refuse(
+                    f"{name} of a guarantee",
+                    f"at least {getattr(expected, name)}, as its plan costs",
+                    getattr(self, name),
+                )
 
 
 def _by_accountant(plan: PrivacyPlan, adjacency: str) -> dict[str, float]:
@@ -148,8 +168,12 @@ def _texts(name: str, given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _rounded_up(epsilon: float) -> float:
-    """To four decimals, never below the value itself."""
-    return math.ceil(epsilon * 1e4) / 1e4 if math.isfinite(epsilon) else epsilon
+    """To four decimals, or four digits where it is smaller than 1 or larger than 1000; never below the value itself."""
+    if not math.isfinite(epsilon) or epsilon <= 0:
+        return epsilon
+    decimals = 3 - math.floor(math.log10(epsilon))
+    factor = 10.0 ** (decimals if epsilon > 1000 else max(4, decimals))
+    return max(math.ceil(epsilon * factor) / factor, epsilon)
 
 
 def _or_null(value: float) -> float | None:
@@ -179,7 +203,8 @@ def _assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
         + ("s" if plan.max_records_per_person > 1 else ""),
         "the initial weights and all settings do not depend on the private data",
         "what checks of the values find before training, such as missing ones, is for the data holder only",
-        "the machine that trains, and the state of its random generators, are trusted",
+        "the model treats each record alone in all circumstances, as it did on made-up ones before training",
+        "the machine that trains is trusted, and its random generators, which are not cryptographic, are not predicted",
         "side channels of floating-point arithmetic and of timing are not covered",
         "a search over settings on the private data is not covered",
     )

@@ -21,14 +21,15 @@ FRESH_KEY = -1
 
 
 def fingerprint(noisy: NoisySum) -> int:
-    """A number that tells two releases apart: the sum of their numbers' bits, squared modulo 2^32.
+    """A number that tells two releases apart: the sum of b (b + odd) modulo 2^32 over the bits b of their numbers.
 
-    Squaring scatters the smallest change of any number over all 32 bits, so that changes do not cancel in the sum.
+    The product scatters the smallest change of any number over all 32 bits, so that changes do not cancel in the sum.
+    Only the order of a parameter's numbers does not matter.
     """
     total = 0
     for position, values in enumerate(noisy.gradients.values(), start=1):
         bits = values.contiguous().view(torch.int32)
-        total += position * int((bits * bits).sum(dtype=torch.int64))
+        total += position * int((bits * (bits + 0x3779B97F)).sum(dtype=torch.int64))
     return total % 2**64
 
 

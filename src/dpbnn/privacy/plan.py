@@ -30,6 +30,8 @@ CLIPPING_STYLES = ("flat", "automatic")
 
 _JSON_VERSION = 1
 _MOST_RUNS = 64
+_LARGEST = 10**15
+_SMALLEST_CLIP_NORM = 1e-12
 
 Runs = tuple[tuple[float, int], ...]
 Schedule = float | Sequence[tuple[float, int]]
@@ -60,6 +62,8 @@ class PrivacyPlan:
     def __post_init__(self) -> None:
         for name in ("dataset_size", "batch_size", "steps", "max_records_per_person"):
             self._set(name, whole_number(name, getattr(self, name)))
+        if self.dataset_size > _LARGEST:
+            refuse("dataset_size", f"at most {_LARGEST:.0e}", self.dataset_size)
         for name in ("batch_size", "max_records_per_person"):
             if getattr(self, name) > self.dataset_size:
                 refuse(name, f"at most dataset_size ({self.dataset_size})", getattr(self, name))
@@ -191,7 +195,7 @@ def _is_without_privacy(*given: object) -> bool:
 
 def _schedule(name: str, value: object, steps: int) -> float | Runs:
     if not isinstance(value, Sequence) or isinstance(value, str):
-        return positive(name, value)
+        return _level(name, value)
     runs = tuple(_run(name, run) for run in value)
     if not 1 <= len(runs) <= _MOST_RUNS:
         refuse(f"runs of {name}", f"1 to {_MOST_RUNS} pairs of (value, steps)", len(runs))
@@ -204,7 +208,14 @@ def _schedule(name: str, value: object, steps: int) -> float | Runs:
 def _run(name: str, run: object) -> tuple[float, int]:
     if not isinstance(run, Sequence) or isinstance(run, str) or len(run) != 2:
         refuse(f"a run of {name}", "a pair (value, steps)", run)
-    return positive(name, run[0]), whole_number(f"steps of a run of {name}", run[1])
+    return _level(name, run[0]), whole_number(f"steps of a run of {name}", run[1])
+
+
+def _level(name: str, value: object) -> float:
+    level = positive(name, value)
+    if name == "clip_norm" and level < _SMALLEST_CLIP_NORM:
+        refuse(name, f"at least {_SMALLEST_CLIP_NORM}, as smaller squares leave float32", value)
+    return level if level <= _LARGEST else refuse(name, f"at most {_LARGEST:.0e}", value)
 
 
 def _runs(schedule: Schedule, steps: int) -> Runs:

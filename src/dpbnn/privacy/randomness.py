@@ -84,7 +84,8 @@ class Randomness:
         more would shift the masks of the others. On a CPU the generator's whole state is set, not its 32-bit seed.
         """
         if device.type == "cuda":
-            torch.cuda.manual_seed(self.torch_seed("model", step))
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(self.torch_seed("model", step))
         state = torch.default_generator.manual_seed(0).get_state()
         words = self.generator("model", step).integers(0, 2**32, MERSENNE_WORDS, dtype=np.uint64)
         state.numpy()[MERSENNE_OFFSET : MERSENNE_OFFSET + 8 * MERSENNE_WORDS] = words.view(np.uint8)

@@ -1,0 +1,57 @@
+"""Records and weights of the right shapes and types that have nothing to do with the user's data."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from dpbnn.clipping.objective import Objective
+from dpbnn.types import Weights
+
+__all__ = ["FAR_OUT", "made_up_records", "random_weights", "with_changed_record"]
+
+FAR_OUT = (30.0, 1e6, 1e30, math.inf, math.nan)
+"""What a record is multiplied with to see whether others notice."""
+
+
+def made_up_records(objective: Objective, x: Tensor, y: Tensor, size: int, num_outputs: int) -> tuple[Tensor, Tensor]:
+    """Random inputs and targets; whole numbers stay within the model's tables, and end in zeros, as padding does."""
+    shape = (size, *x.shape[1:])
+    if x.is_floating_point():
+        inputs = torch.randn(shape, device=x.device).to(x.dtype)
+    else:
+        inputs = torch.randint(0, _table_size(objective.model), shape, device=x.device)
+        if inputs.dim() > 1:
+            lengths = torch.randint(1, inputs.shape[-1] + 1, (*shape[:-1], 1), device=x.device)
+            inputs = inputs * (torch.arange(inputs.shape[-1], device=x.device) < lengths)
+        inputs = inputs.to(x.dtype)
+    targets_shape = (size, *y.shape[1:])
+    if y.is_floating_point():
+        return inputs, torch.randn(targets_shape, device=y.device).to(y.dtype)
+    return inputs, torch.randint(0, max(1, num_outputs), targets_shape, device=y.device).to(y.dtype)
+
+
+def _table_size(model: nn.Module) -> int:
+    tables = [m.num_embeddings for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+    return min(tables, default=2)
+
+
+def with_changed_record(x: Tensor, y: Tensor, far: float) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """The same with the middle record changed, and which records are the others."""
+    middle = len(x) // 2
+    x, y = x.clone(), y.clone()
+    if x.is_floating_point():
+        x[middle] = (1 - far * x[middle].double()).to(x.dtype)
+    else:
+        x[middle] = x[:-1].max() if middle % 2 else x.roll(1, 0)[middle].flip(-1 if x.dim() > 1 else 0)
+    y[middle] = (1 - 3 * y[middle]) if y.is_floating_point() else y.roll(1, 0)[middle]
+    return (x, y), torch.arange(len(x), device=x.device) != middle
+
+
+def random_weights(weights: Weights) -> Weights:
+    """The same weights moved at random by about as much as a fresh layer's own spread."""
+    return {name: values + torch.randn_like(values) * _spread(values) for name, values in weights.items()}
+
+
+def _spread(values: Tensor) -> float:
+    return 1 / math.sqrt(max(1, values[0].numel())) if values.dim() > 1 else 0.1
