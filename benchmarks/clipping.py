@@ -8,6 +8,7 @@ take. Opacus is left out if it is not installed (`pip install 'dpbnn[bench]'`).
 """
 
 import argparse
+import ctypes
 import json
 import statistics
 import subprocess
@@ -168,6 +169,7 @@ def print_memory(variant: str, model: str, batch_size: int) -> None:
     """What `peak_memory` runs; a first round on two records loads all libraries, the second counts."""
     make, shape = MODELS[model]
     for size in (2, batch_size):
+        ctypes.CDLL(None).malloc_trim(0)  # gives back what the first round has left
         Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
         before = memory_in_status("VmRSS")
         step = VARIANTS[variant][0](make(), torch.randn(size, *shape), torch.randint(10, (size,)))

@@ -28,9 +28,9 @@ def _options(
     context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
 ) -> None:
     if version:
-        from importlib.metadata import version as installed
+        from dpbnn import __version__
 
-        typer.echo(f"dpbnn {installed('dpbnn')}")
+        typer.echo(f"dpbnn {__version__}")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
     else:
