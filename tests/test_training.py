@@ -315,6 +315,28 @@ def test_a_repeated_step_that_comes_out_differently_is_dropped_and_charged_again
     assert "unsafe_seed" in str(release.guarantee)
 
 
+def test_the_fresh_key_is_on_disk_before_the_old_marks_are_forgotten(monkeypatch, tmp_path):
+    """Interrupted in between, the old key with no marks would let its noise be used again on another sum."""
+    options = {"checkpoint": tmp_path / "run", "execution": dpbnn.Execution(checkpoint_seconds=1000.0)}
+    fit_interrupted(monkeypatch, "clip_and_sum", 9, **options)
+    first_key = Checkpoint(tmp_path / "run").read().key
+    original = training.clip_and_sum
+
+    def other_bits(*arguments, **settings):
+        clipped = original(*arguments, **settings)
+        return ClippedSum({name: g * (1 + 1e-6) for name, g in clipped.gradients.items()}, clipped.sensitivity)
+
+    def interrupted(self, step, mark):
+        raise Interrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "clip_and_sum", other_bits)
+        patch.setattr(Checkpoint, "note", interrupted)
+        with pytest.raises(Interrupt):
+            fit(**options)
+    assert Checkpoint(tmp_path / "run").read().key != first_key
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [

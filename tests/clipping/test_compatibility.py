@@ -128,6 +128,16 @@ class RewritesWeights(nn.Module):
         return self.layer(x)
 
 
+class RewritesBehindAutograd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x):
+        self.layer.weight.data[0] = 0.5  # does not count as a change for autograd
+        return self.layer(x)
+
+
 def tokens(**options):
     return lambda: nn.Sequential(nn.Embedding(5, 4, **options), nn.Flatten(), nn.Linear(24, 3))
 
@@ -181,6 +191,7 @@ REFUSED = {
     "input kept as an attribute": (KeepsInput, (6,), r"keeps 'last_input' from its forward pass"),
     "running mean as an attribute": (Remembers, (6,), r"keeps state between calls"),
     "weights rewritten in the forward pass": (RewritesWeights, (6,), r"Weight 'layer.weight' is rewritten"),
+    "weights rewritten behind autograd": (RewritesBehindAutograd, (6,), r"Weight 'layer.weight' is rewritten"),
     "embedding with max_norm": (tokens(max_norm=1.0), (6,), r"Embedding '0' rewrites the rows"),
     "embedding scaled by frequency": (tokens(scale_grad_by_freq=True), (6,), r"Embedding '0' mixes records"),
     "softmax over records": (lambda: mixing(lambda h: h.softmax(0)), (6,), r"mixes records"),
