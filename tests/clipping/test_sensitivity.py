@@ -222,10 +222,14 @@ def test_an_early_break_leaks_no_partial_sum_into_the_next_step():
     assert distance(expected.gradients, again.gradients) == 0.0
 
 
-def test_one_record_among_very_many_moves_the_sum_by_at_most_the_clip_norm():
+@pytest.mark.parametrize("micro_batch_size", [None, 10**6])
+@pytest.mark.parametrize("layers", [[], [nn.PReLU()]], ids=["book-keeping", "vmap"])
+def test_one_record_among_very_many_moves_the_sum_by_at_most_the_clip_norm(layers, micro_batch_size):
     """All gradients alike: a float32 sum of this many rounds by more than the room that clipping leaves."""
-    model, count = nn.Linear(4, 2), 100_001
+    model, count = nn.Sequential(*layers, nn.Linear(4, 2)), 300_001
     x, y = torch.full((count, 4), 10.0), torch.zeros(count, dtype=torch.long)
-    with_record = clipped_gradient_sum(model, Categorical(), x, y, 1.0)
-    without = clipped_gradient_sum(model, Categorical(), x[1:], y[1:], 1.0)
+    options = {"clip_norm": 1.0, "micro_batch_size": micro_batch_size}
+    with_record = clipped_gradient_sum(model, Categorical(), x, y, **options)
+    without = clipped_gradient_sum(model, Categorical(), x[1:], y[1:], **options)
+    assert all(g.dtype == torch.float64 for g in with_record.gradients.values())
     assert 0.999 < distance(with_record.gradients, without.gradients) <= 1.0

@@ -94,7 +94,7 @@ def clip_and_sum(
     `observe` is called with the norms of each part, which are private.
     """
     total: Weights = {}
-    size = micro_batch_size or _default_micro_batch_size(checked, weights, len(x))
+    size = min(micro_batch_size or _default_micro_batch_size(checked, weights, len(x)), LARGEST_FLOAT32_SUM)
     with torch.inference_mode(False):
         x, y = _plain(x), _plain(y)
         for part_x, part_y in zip(x.split(size), y.split(size), strict=True):
@@ -129,7 +129,7 @@ def _per_record_gradients(
 def _default_micro_batch_size(checked: CheckedModel, weights: Weights, num_records: int) -> int:
     """The whole batch, unless gradients are written out for every record and would take too much memory."""
     if checked.engine == "book_keeping":
-        return min(max(1, num_records), LARGEST_FLOAT32_SUM)
+        return max(1, num_records)
     return max(1, WRITTEN_OUT_NUMBERS // sum(values.numel() for values in weights.values()))
 
 
