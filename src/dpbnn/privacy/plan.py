@@ -10,7 +10,6 @@ Gaussian noise of standard deviation noise_multiplier * clip_norm. Everything el
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from numbers import Real
 from typing import TYPE_CHECKING, Self
@@ -19,6 +18,7 @@ from dpbnn._validate import fraction, one_of, positive, refuse, whole_number
 from dpbnn.privacy import _json
 from dpbnn.privacy.accountants import ADJACENCIES, Accounting, Charge, account
 from dpbnn.privacy.accountants.calibration import Budget, least_noise
+from dpbnn.schedule import Runs, Schedule, as_schedule, check_length, levels, value_at
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -29,12 +29,8 @@ CLIPPING_STYLES = ("flat", "automatic")
 """flat: min(1, C / |g|) g; automatic: C g / (|g| + gamma). Both have norm at most C."""
 
 _JSON_VERSION = 1
-_MOST_RUNS = 64
 _LARGEST = 10**15
 _SMALLEST_CLIP_NORM = 1e-12
-
-Runs = tuple[tuple[float, int], ...]
-Schedule = float | Sequence[tuple[float, int]]
 
 
 @dataclass(frozen=True)
@@ -73,8 +69,10 @@ class PrivacyPlan:
             self._set("noise_multiplier", 0.0)
             self._set("delta", 0.0)
             return
-        self._set("clip_norm", _schedule("clip_norm", self.clip_norm, self.steps))
-        self._set("noise_multiplier", _schedule("noise_multiplier", self.noise_multiplier, self.steps))
+        for name in ("clip_norm", "noise_multiplier"):
+            schedule = as_schedule(name, getattr(self, name), _level)
+            check_length(name, schedule, self.steps)
+            self._set(name, schedule if isinstance(schedule, float) or len(schedule) > 1 else schedule[0][0])
         self._set("delta", fraction("delta", self.delta))
 
     def _set(self, name: str, value: object) -> None:
@@ -130,15 +128,20 @@ class PrivacyPlan:
     @property
     def noise_levels(self) -> Runs:
         """The distinct noise multipliers, each with the number of steps that use it."""
-        return _levels(self.noise_multiplier, self.steps)
+        return levels(self.noise_multiplier, self.steps)
 
     def noise_at(self, step: int) -> float:
         """The noise multiplier of a step, counted from 0."""
-        return _value_at(self.noise_multiplier, step, self.steps)
+        return value_at(self.noise_multiplier, self._checked(step))
 
     def clip_norm_at(self, step: int) -> float:
         """The clip norm of a step, counted from 0."""
-        return _value_at(self.clip_norm, step, self.steps)
+        return value_at(self.clip_norm, self._checked(step))
+
+    def _checked(self, step: int) -> int:
+        if whole_number("step", step, at_least=0) >= self.steps:
+            refuse("step", f"below the plan's {self.steps} steps", step)
+        return step
 
     def epsilon(
         self, accountant: str | None = None, *, adjacency: str = "add_or_remove", steps: int | None = None
@@ -163,9 +166,9 @@ class PrivacyPlan:
             return Accounting(0.0, accountant or "pld", "no step was taken")
         if not self.is_private:
             return Accounting(math.inf, accountant or "none", "there is no noise")
-        levels = _levels(self.noise_multiplier, taken)
+        charged = levels(self.noise_multiplier, taken)
         return account(
-            Charge(self.sampling_rate, levels, self.delta, self.max_records_per_person, adjacency), accountant
+            Charge(self.sampling_rate, charged, self.delta, self.max_records_per_person, adjacency), accountant
         )
 
     def dp_event(self) -> "DpEvent":
@@ -193,53 +196,8 @@ def _is_without_privacy(*given: object) -> bool:
     return are_numbers and given == (math.inf, 0, 0)
 
 
-def _schedule(name: str, value: object, steps: int) -> float | Runs:
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return _level(name, value)
-    runs = tuple(_run(name, run) for run in value)
-    if not 1 <= len(runs) <= _MOST_RUNS:
-        refuse(f"runs of {name}", f"1 to {_MOST_RUNS} pairs of (value, steps)", len(runs))
-    total = sum(length for _, length in runs)
-    if total != steps:
-        refuse(f"steps in the runs of {name}", f"{steps} in all, as the plan's steps", total)
-    return runs if len(runs) > 1 else runs[0][0]
-
-
-def _run(name: str, run: object) -> tuple[float, int]:
-    if not isinstance(run, Sequence) or isinstance(run, str) or len(run) != 2:
-        refuse(f"a run of {name}", "a pair (value, steps)", run)
-    return _level(name, run[0]), whole_number(f"steps of a run of {name}", run[1])
-
-
 def _level(name: str, value: object) -> float:
     level = positive(name, value)
     if name == "clip_norm" and level < _SMALLEST_CLIP_NORM:
         refuse(name, f"at least {_SMALLEST_CLIP_NORM}, as smaller squares leave float32", value)
     return level if level <= _LARGEST else refuse(name, f"at most {_LARGEST:.0e}", value)
-
-
-def _runs(schedule: Schedule, steps: int) -> Runs:
-    return ((float(schedule), steps),) if isinstance(schedule, (int, float)) else tuple(schedule)
-
-
-def _levels(schedule: Schedule, steps: int) -> Runs:
-    """The distinct values over the first `steps` steps, in order of appearance, with their numbers of steps."""
-    levels: dict[float, int] = {}
-    left = steps
-    for value, length in _runs(schedule, steps):
-        taken = min(length, left)
-        if taken:
-            levels[value] = levels.get(value, 0) + taken
-        left -= taken
-    return tuple(levels.items())
-
-
-def _value_at(schedule: Schedule, step: int, steps: int) -> float:
-    left = whole_number("step", step, at_least=0)
-    if left >= steps:
-        refuse("step", f"below the plan's {steps} steps", step)
-    for value, length in _runs(schedule, steps):
-        if left < length:
-            return value
-        left -= length
-    raise AssertionError("the runs cover all steps")

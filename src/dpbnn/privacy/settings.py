@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 
 from dpbnn._validate import one_of, positive
+from dpbnn.privacy import langevin
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.types import DpbnnError
 
@@ -155,7 +156,9 @@ def _with_noise_from_temperature(run: Run, given: Given, asked: float | None) ->
     assert eta is not None
     assert clip_norm is not None
     assert tau is not None
-    noise = math.sqrt(2 * tau / eta) * run.batch_size / (run.dataset_size * clip_norm)
+    noise = langevin.noise_multiplier(
+        eta, tau, clip_norm=clip_norm, dataset_size=run.dataset_size, batch_size=run.batch_size
+    )
     too_little = asked is not None and noise < asked * (1 - _TOLERANCE)
     too_much = given.noise_multiplier is not None and noise > given.noise_multiplier * (1 + _TOLERANCE)
     if too_little or too_much:
@@ -170,5 +173,6 @@ def _with_noise_from_temperature(run: Run, given: Given, asked: float | None) ->
 
 
 def _temperature(run: Run, learning_rate: float, clip_norm: float, noise: float) -> float:
-    """tau = eta (s n C / B)^2 / 2."""
-    return learning_rate * (noise * run.dataset_size * clip_norm / run.batch_size) ** 2 / 2
+    return langevin.temperature(
+        learning_rate, noise, clip_norm=clip_norm, dataset_size=run.dataset_size, batch_size=run.batch_size
+    )
