@@ -15,7 +15,10 @@ FAR_OUT = (30.0, 1e6, 1e30, math.inf, math.nan)
 
 
 def made_up_records(objective: Objective, x: Tensor, y: Tensor, size: int, num_outputs: int) -> tuple[Tensor, Tensor]:
-    """Random inputs and targets; whole numbers stay within the model's tables, and end in zeros, as padding does."""
+    """Random inputs and targets, the latter as the likelihood makes them up.
+
+    Whole numbers among the inputs stay within the model's tables, and end in zeros, as padding does.
+    """
     shape = (size, *x.shape[1:])
     if x.is_floating_point():
         inputs = torch.randn(shape, device=x.device).to(x.dtype)
@@ -25,10 +28,7 @@ def made_up_records(objective: Objective, x: Tensor, y: Tensor, size: int, num_o
             lengths = torch.randint(1, inputs.shape[-1] + 1, (*shape[:-1], 1), device=x.device)
             inputs = inputs * (torch.arange(inputs.shape[-1], device=x.device) < lengths)
         inputs = inputs.to(x.dtype)
-    targets_shape = (size, *y.shape[1:])
-    if y.is_floating_point():
-        return inputs, torch.randn(targets_shape, device=y.device).to(y.dtype)
-    return inputs, torch.randint(0, max(1, num_outputs), targets_shape, device=y.device).to(y.dtype)
+    return inputs, objective.likelihood.made_up_targets(y, size, num_outputs)
 
 
 def _table_size(model: nn.Module) -> int:
@@ -44,8 +44,14 @@ def with_changed_record(x: Tensor, y: Tensor, far: float) -> tuple[tuple[Tensor,
         x[middle] = (1 - far * x[middle].double()).to(x.dtype)
     else:
         x[middle] = x[:-1].max() if middle % 2 else x.roll(1, 0)[middle].flip(-1 if x.dim() > 1 else 0)
-    y[middle] = (1 - 3 * y[middle]) if y.is_floating_point() else y.roll(1, 0)[middle]
+    y[middle] = (1 - 3 * y[middle]) if y.is_floating_point() else _another_target(y, middle)
     return (x, y), torch.arange(len(x), device=x.device) != middle
+
+
+def _another_target(y: Tensor, middle: int) -> Tensor:
+    """One that some other record has, and that differs where there is one."""
+    differs = (y != y[middle]).reshape(len(y), -1).any(dim=1)
+    return y[int(differs.int().argmax())]
 
 
 def random_weights(weights: Weights) -> Weights:

@@ -1,0 +1,57 @@
+"""One class out of several: ``l_i = -log softmax(f_i)_{y_i}``."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dpbnn.likelihoods.likelihood import Likelihood, Probabilities, shape_of, wide
+from dpbnn.types import DpbnnError, Weights
+
+__all__ = ["Categorical"]
+
+
+@dataclass(frozen=True)
+class Categorical(Likelihood):
+    """Classes 0 to K-1 from K logits: ``-log softmax(f)_y``. K, the width of the output, is public."""
+
+    def negative_log_likelihood(self, outputs: Tensor, targets: Tensor, weights: Weights) -> Tensor:
+        """Cross entropy; NaN for a label that is no class."""
+        num_classes = outputs.shape[-1]
+        is_class = (targets >= 0) & (targets < num_classes)
+        labels = targets.long().clamp(0, num_classes - 1)
+        losses = F.cross_entropy(wide(outputs), labels, reduction="none")
+        return torch.where(is_class, losses, math.nan)
+
+    def predictive(self, outputs: Tensor, weights: Weights) -> Probabilities:
+        """``softmax(f)``"""
+        return Probabilities(wide(outputs).softmax(dim=-1))
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """Logits ``[records, classes]``, labels ``[records]`` of an integer type."""
+        if outputs.dim() != 2:
+            raise DpbnnError(
+                f"Categorical needs outputs of shape [records, classes], got {list(outputs.shape)}; "
+                "flatten the model's output."
+            )
+        if targets.dim() != 1 or targets.is_floating_point() or targets.is_complex():
+            raise DpbnnError(
+                f"Categorical needs integer labels of shape [records], got {targets.dtype} of shape "
+                f"{shape_of(targets)}; y.astype(int), y.ravel() or y.argmax(1) may give them. For a "
+                "regression target use HomoscedasticGaussian."
+            )
+        if outputs.shape[1] == 1:
+            raise DpbnnError(
+                "Categorical needs two classes or more, got outputs of shape [records, 1], whose one class is always "
+                "certain; for two classes from one logit use Bernoulli."
+            )
+
+    def check_values(self, targets: Tensor, num_outputs: int) -> None:
+        """Labels lie in 0 to K-1."""
+        if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < num_outputs:
+            raise DpbnnError(
+                f"Labels must lie in 0 to {num_outputs - 1}, the model's {num_outputs} classes, got "
+                f"{int(targets.min())} to {int(targets.max())}; K classes are numbered from 0 and need K outputs."
+            )
