@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["ClippedSum", "DpbnnError", "DpbnnWarning", "NoisySum", "Weights"]
+__all__ = ["ClippedSum", "DpbnnError", "DpbnnWarning", "Draws", "NoisySum", "Weights"]
 
 Weights = dict[str, Tensor]
 """Network weights, or gradients in them, by their name in ``model.named_parameters()``."""
@@ -24,6 +24,17 @@ class DpbnnError(ValueError):
 
 class DpbnnWarning(UserWarning):
     """Something legal that the user should know before trusting a result."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Several draws ``w_j = mean + ...`` at which gradients are taken, to be clipped in two parameters at once.
+
+    A record's gradient is ``(1/N) sum_j (g_j, multipliers_j * g_j)``, stacked in front: ``[2, *shape]`` by name.
+    """
+
+    weights: tuple[Weights, ...]
+    multipliers: tuple[Weights, ...]
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,11 @@ def patched():
     return layer
 
 
+def TwoNames():
+    layer = nn.Linear(8, 8)
+    return nn.Sequential(layer, nn.Tanh(), layer)
+
+
 MODELS = {
     "bare parameters": (BareParameter, "vmap"),
     "attention": (SelfAttention, "vmap"),
@@ -201,6 +206,7 @@ MODELS = {
     "time first": (TimeFirst, "vmap"),
     "records and positions merged": (Flattened, "vmap"),
     "tied weights": (Tied, "book_keeping"),
+    "one layer under two names": (TwoNames, "book_keeping"),
     "branches": (Branches, "book_keeping"),
     "written to after the layer": (WritesToOutput, "book_keeping"),
     "in-place module": (lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True)), "book_keeping"),
@@ -221,12 +227,15 @@ MODELS = {
 def test_any_model_that_keeps_records_apart_gives_the_truth(name):
     make, engine = MODELS[name]
     model = Wrapped(make())
+    parameters = dict(model.named_parameters())
     for size in (0, 1, 5, 7):  # 5 is also the number of time steps
         x, y = torch.randn(size, 5, 8), torch.randint(CLASSES, (size,))
         assert check_model(model, Categorical(), x, y).engine == engine
         for clip_norm in (0.2, math.inf):
             clipped = clipped_gradient_sum(model, Categorical(), x, y, clip_norm)
+            assert clipped.gradients.keys() == {name for name, p in parameters.items() if p.requires_grad}
             assert_equals_truth(clipped, clipped_sum(model, Categorical(), x, y, clip_norm))
+    assert all(p is parameters[name] for name, p in model.named_parameters())  # not replaced, whatever was run
 
 
 @pytest.mark.filterwarnings("ignore:.*vmap:UserWarning", "ignore:.*performance drop:UserWarning")

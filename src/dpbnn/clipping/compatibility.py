@@ -24,12 +24,16 @@ __all__ = ["CheckedModel", "check_model"]
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """A model that keeps records apart, with the fastest engine that is right for it."""
+    """A model that keeps records apart, with the fastest engine that is right for it.
+
+    `numbers_written_out` is how many numbers a record's gradient takes where products must be multiplied out.
+    """
 
     objective: Objective
     likelihood_weights: Weights
     num_outputs: int
     engine: str
+    numbers_written_out: int
 
 
 _verdicts: WeakKeyDictionary[nn.Module, dict[Any, Verdict]] = WeakKeyDictionary()
@@ -52,7 +56,8 @@ def check_model(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) 
         known[key] = try_out(model, likelihood, x, y)
     verdict = known[key]
     own = {name: values.clone() for name, values in verdict.likelihood_weights.items()}
-    return CheckedModel(Objective(model, likelihood, tuple(own)), own, verdict.num_outputs, verdict.engine)
+    objective = Objective(model, likelihood, tuple(own))
+    return CheckedModel(objective, own, verdict.num_outputs, verdict.engine, verdict.numbers_written_out)
 
 
 def _mode(model: nn.Module) -> Any:

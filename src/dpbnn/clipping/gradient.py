@@ -14,7 +14,8 @@ for the model is chosen by itself (`dpbnn.clipping.compatibility`).
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +24,12 @@ from dpbnn import _validate
 from dpbnn.clipping.book_keeping import NotCovered
 from dpbnn.clipping.compatibility import CheckedModel, check_model
 from dpbnn.clipping.engines import ENGINES
+from dpbnn.clipping.joint import Joint
 from dpbnn.clipping.objective import full_precision, wide
-from dpbnn.clipping.per_record import PerRecordGradient
+from dpbnn.clipping.per_record import Dense, PerRecordGradient
 from dpbnn.likelihoods import Likelihood
 from dpbnn.privacy.plan import CLIPPING_STYLES
-from dpbnn.types import ClippedSum, DpbnnError, Weights
+from dpbnn.types import ClippedSum, DpbnnError, Draws, Weights
 
 __all__ = ["clip_and_sum", "clipped_gradient_sum"]
 
@@ -80,7 +82,7 @@ def clipped_gradient_sum(
 
 def clip_and_sum(
     checked: CheckedModel,
-    weights: Weights,
+    where: Weights | Draws,
     x: Tensor,
     y: Tensor,
     clip_norm: float,
@@ -89,22 +91,37 @@ def clip_and_sum(
     micro_batch_size: int | None = None,
     observe: Callable[[Tensor, float], None] | None = None,
 ) -> ClippedSum:
-    """`clipped_gradient_sum` for a checked model at any weights, as the training loop calls it.
+    """`clipped_gradient_sum` for a checked model at any weights, or draws of them, as the training loop calls it.
 
     `observe` is called with the norms of each part, which are private.
     """
     total: Weights = {}
-    size = min(micro_batch_size or _default_micro_batch_size(checked, weights, len(x)), LARGEST_FLOAT32_SUM)
+    where = _cast(checked, where)
+    size = min(micro_batch_size or _default_micro_batch_size(checked, where, len(x)), LARGEST_FLOAT32_SUM)
     with torch.inference_mode(False):
         x, y = _plain(x), _plain(y)
         for part_x, part_y in zip(x.split(size), y.split(size), strict=True):
             if len(part_x):
-                gradients = _per_record_gradients(checked, weights, part_x, part_y)
+                gradients = _per_record_gradients(checked, where, part_x, part_y)
                 with full_precision(x.device):
                     part = _clip_and_sum_one_part(gradients, clip_norm, clipping, observe)
                 _add(total, {n: g.double() for n, g in part.items()} if len(x) > LARGEST_FLOAT32_SUM else part)
-    missing = {name: torch.zeros_like(wide(values)) for name, values in weights.items() if name not in total}
-    return ClippedSum(total | missing, clip_norm)
+    return ClippedSum({name: total[name] if name in total else zeros() for name, zeros in _zeros(where)}, clip_norm)
+
+
+def _cast(checked: CheckedModel, where: Weights | Draws) -> Weights | Draws:
+    """In the types and on the device that the model computes in."""
+    if isinstance(where, Draws):
+        return Draws(tuple(map(checked.objective.cast, where.weights)), where.multipliers)
+    return checked.objective.cast(where)
+
+
+def _zeros(where: Weights | Draws) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    """For each weight the sum over no records."""
+    for name, values in (where.weights[0] if isinstance(where, Draws) else where).items():
+        like = wide(values)
+        shape = (2, *like.shape) if isinstance(where, Draws) else like.shape
+        yield name, partial(like.new_zeros, shape)
 
 
 def _plain(values: Tensor) -> Tensor:
@@ -118,19 +135,38 @@ def _add(total: Weights, part: Weights) -> None:
 
 
 def _per_record_gradients(
-    checked: CheckedModel, weights: Weights, x: Tensor, y: Tensor
+    checked: CheckedModel, where: Weights | Draws, x: Tensor, y: Tensor
 ) -> dict[str, PerRecordGradient]:
+    if not isinstance(where, Draws):
+        return _at(checked, where, x, y)
+    found = [_at(checked, weights, x, y) for weights in where.weights]
+    with torch.no_grad(), full_precision(x.device):
+        return {name: _joint(name, found, where, len(x)) for name in {name: None for part in found for name in part}}
+
+
+def _joint(name: str, found: list[dict[str, PerRecordGradient]], where: Draws, records: int) -> PerRecordGradient:
+    """A draw whose gradients do not reach this weight counts as zeros."""
+    like = wide(where.weights[0][name])
+    terms = [part[name] if name in part else Dense(like.new_zeros(records, *like.shape)) for part in found]
+    return Joint.of(terms, [multipliers[name] for multipliers in where.multipliers])
+
+
+def _at(checked: CheckedModel, weights: Weights, x: Tensor, y: Tensor) -> dict[str, PerRecordGradient]:
     try:
         return ENGINES[checked.engine](checked.objective, weights, x, y)
     except NotCovered:  # these records took a path through the model that the made-up ones did not
         return ENGINES["loop"](checked.objective, weights, x, y)
 
 
-def _default_micro_batch_size(checked: CheckedModel, weights: Weights, num_records: int) -> int:
+def _default_micro_batch_size(checked: CheckedModel, where: Weights | Draws, num_records: int) -> int:
     """The whole batch, unless gradients are written out for every record and would take too much memory."""
-    if checked.engine == "book_keeping":
+    if isinstance(where, Draws):
+        written_out = 2 * len(where.weights) * checked.numbers_written_out
+    elif checked.engine == "book_keeping":
         return max(1, num_records)
-    return max(1, WRITTEN_OUT_NUMBERS // sum(values.numel() for values in weights.values()))
+    else:
+        written_out = sum(values.numel() for values in where.values())
+    return max(1, WRITTEN_OUT_NUMBERS // max(1, written_out))
 
 
 @torch.no_grad()

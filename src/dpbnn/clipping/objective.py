@@ -31,7 +31,11 @@ class Objective:
         self.likelihood_names = likelihood_names
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.names = tuple(self.parameters)
-        self._buffers = dict(model.named_buffers())
+        self._buffers = {
+            _slot(name, attribute): buffer
+            for name, module in model.named_modules()
+            for attribute, buffer in module.named_buffers(recurse=False)
+        }
         self._name_of = {id(parameter): name for name, parameter in self.parameters.items()}
 
     @cached_property
@@ -63,7 +67,7 @@ class Objective:
 
     def outputs(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """``f(x; w)`` with the records first; the model gets a copy of `x`, which it may write to."""
-        outputs = functional_call(self.model, self._copied_buffers() | self._own(weights), (x.clone(),))
+        outputs = self._call(self._copied_buffers() | self._own(weights), x.clone())
         if not isinstance(outputs, Tensor):
             raise DpbnnError(
                 f"The model must return one tensor, got {type(outputs).__name__}; wrap it so that it returns "
@@ -75,14 +79,28 @@ class Objective:
         """The buffers that a run on `x` writes to or replaces."""
         copies = self._copied_buffers()
         state = copies | self._own(weights)
-        functional_call(self.model, state, (x,))  # leaves in `state` what the model left in itself
+        self._call(state, x)  # leaves in `state` what the model left in itself
         return [name for name, copy in copies.items() if state[name] is not copy or copy._version > 0]
 
+    def _call(self, state: dict[str, Tensor], x: Tensor) -> Tensor:
+        # Every slot is named here: tied by torch, a module registered twice would be left with the stand-ins.
+        return functional_call(self.model, state, (x,), tie_weights=False)
+
     def _copied_buffers(self) -> dict[str, Tensor]:
-        return {name: buffer.clone() for name, buffer in self._buffers.items()}
+        copies = {id(buffer): buffer.clone() for buffer in self._buffers.values()}
+        return {slot: copies[id(buffer)] for slot, buffer in self._buffers.items()}
 
     def _own(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: weights[name] for name in self.names}
+        return {slot: weights[name] for slot, name in self._slots.items()}
+
+    @cached_property
+    def _slots(self) -> dict[str, str]:
+        """Where each trained weight goes: every attribute of every module that holds it, each module once."""
+        return {
+            _slot(module, attribute): name
+            for module, (_, names) in self.owners.items()
+            for attribute, name in names.items()
+        }
 
     def losses(self, outputs: Tensor, y: Tensor, likelihood_weights: Mapping[str, Tensor]) -> Tensor:
         """``l_i`` for each record."""
@@ -99,6 +117,10 @@ class Objective:
         """``l_i`` of a single record without the leading dimension."""
         outputs = self.outputs(weights, x.unsqueeze(0))
         return self.losses(outputs, y.unsqueeze(0), weights).sum()
+
+
+def _slot(module: str, attribute: str) -> str:
+    return f"{module}.{attribute}" if module else attribute
 
 
 def wide(values: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dpbnn.clipping.book_keeping import record, ruled_layers
 from dpbnn.clipping.engines import ENGINES
+from dpbnn.clipping.joint import is_one_product
 from dpbnn.clipping.made_up import FAR_OUT, made_up_records, random_weights, with_changed_record
 from dpbnn.clipping.objective import Objective, evaluating
 from dpbnn.likelihoods import Likelihood
@@ -39,6 +40,7 @@ class Verdict:
     likelihood_weights: Weights
     num_outputs: int
     engine: str
+    numbers_written_out: int
 
 
 def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> Verdict:
@@ -59,6 +61,7 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
         wipes_features = _warn_of_wiped_features(trials[0])
         for trial in () if wipes_features else trials:
             trial.refuse_dependence_on_size(engine)
+        written_out = trials[0].numbers_written_out(engine)
     if engine == "loop":
         warnings.warn(
             "Neither book-keeping nor vmap can differentiate this model; gradients are taken one record at a time, "
@@ -66,7 +69,7 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
             DpbnnWarning,
             stacklevel=4,
         )
-    return Verdict(own, num_outputs, engine)
+    return Verdict(own, num_outputs, engine, written_out)
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,12 @@ class _Trial:
         """The same again must give the same again, and leave nothing behind."""
         before = {name: values.clone() for name, values in self.weights.items()}
         first = self.losses(self.x, self.y)
+        if first.isnan().all():
+            raise DpbnnError(
+                f"The loss of every made-up record is NaN, so that nothing can be tried on {len(first)} of them; let "
+                f"{type(self.objective.likelihood).__name__}.made_up_targets draw targets that the likelihood accepts, "
+                "and the model take inputs of any size."
+            )
         kept = _kept_values(self.objective.model)
         if not _alike(self.losses(self.x, self.y), first):
             raise DpbnnError(
@@ -163,6 +172,11 @@ class _Trial:
         """One row for each weight, one column for each record."""
         found = ENGINES[engine](self.objective, self.weights, self.x[pick], self.y[pick])
         return torch.stack([found[name].squared_norms().sqrt() for name in sorted(found)])
+
+    def numbers_written_out(self, engine: str) -> int:
+        """The size of the weights whose gradients are more than one product for each record."""
+        found = ENGINES[engine](self.objective, self.weights, self.x[:2], self.y[:2])
+        return sum(self.weights[name].numel() for name, values in found.items() if not is_one_product(values))
 
     def covered(self, size: int) -> bool:
         """Whether every trained weight belongs to ruled layers alone, is used nowhere else, and records come first."""

@@ -1,0 +1,90 @@
+"""Per-record gradients in mean and spread of the weights together, averaged over draws (Algorithm 3 of the paper).
+
+    gradient of record i:  (1/N) sum_j (g_ij, M_j * g_ij)
+
+g_ij is its gradient at draw j, M_j what a change of the spread does to that draw. For a linear layer on one position,
+``g_ij = b_j a_j'``, the norm comes from matrix products and nothing is written out:
+
+    |.|^2 = (1/N^2) sum_jk [ (b_j.b_k)(a_j.a_k) + (b_j*b_k)' (M_j*M_k) (a_j*a_k) ]
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from dpbnn.clipping.per_record import ROUNDING_SHARE, Dense, Outer, PerRecordGradient, combine
+
+__all__ = ["Joint", "is_one_product"]
+
+SMALLEST = 1e-30
+
+
+def is_one_product(gradient: PerRecordGradient) -> bool:
+    """Whether a weight's gradient is ``b a'`` for every record, and need not be written out."""
+    return isinstance(gradient, Outer) and gradient.inputs.shape[1:3] == (1, 1)
+
+
+@dataclass(frozen=True)
+class Joint:
+    """The gradients of all records for one weight: `terms` and `multipliers` hold one entry for each draw."""
+
+    terms: tuple[PerRecordGradient, ...]
+    multipliers: tuple[Tensor, ...]
+
+    @staticmethod
+    def of(terms: Sequence[PerRecordGradient], multipliers: Sequence[Tensor]) -> "PerRecordGradient":
+        """Kept as products where every draw is one product; written out where not."""
+        if all(map(is_one_product, terms)):
+            return Joint(tuple(terms), tuple(multipliers))
+        dense = [term.dense().values for term in terms]
+        in_mean = torch.stack(dense).mean(dim=0)
+        in_spread = torch.stack([values * m for values, m in zip(dense, multipliers, strict=True)]).mean(dim=0)
+        return Dense(torch.stack([in_mean, in_spread], dim=1))
+
+    def squared_norms(self) -> Tensor:
+        """One draw: sums of squares, which cannot cancel. Several: in float64, and never less than rounding leaves."""
+        if len(self.terms) == 1:
+            return self.terms[0].squared_norms() + self._spread_of_one()
+        in_mean = reduce(combine, self.terms).squared_norms()
+        return (in_mean + self._spread_of_many()) / len(self.terms) ** 2
+
+    def _spread_of_one(self) -> Tensor:
+        a, b, sizes = _directions(self.terms[0])
+        return ((b.square() @ self.multipliers[0].square()) * a.square()).sum(dim=1).double() * sizes.square()
+
+    def _spread_of_many(self) -> Tensor:
+        parts = [(a.double(), b.double(), sizes) for a, b, sizes in map(_directions, self.terms)]
+        multipliers = [m.double() for m in self.multipliers]
+        total, largest = torch.zeros_like(parts[0][2]), torch.zeros_like(parts[0][2])
+        for (a, b, sizes), m in zip(parts, multipliers, strict=True):
+            largest += sizes * m.abs().max()
+            for (other_a, other_b, other_sizes), other_m in zip(parts, multipliers, strict=True):
+                total += (((b * other_b) @ (m * other_m)) * a * other_a).sum(dim=1) * sizes * other_sizes
+        # The sum below is rounded per draw: a record whose draws cancel almost wholly counts by its draws.
+        rounding = torch.finfo(self.multipliers[0].dtype).eps / ROUNDING_SHARE
+        return torch.maximum(total, (rounding * largest).square())
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """``[2, *shape]``: in the mean, and in the spread."""
+        sums = [term.weighted_sum(factors) for term in self.terms]
+        in_spread = [values * m for values, m in zip(sums, self.multipliers, strict=True)]
+        return torch.stack([torch.stack(sums).mean(dim=0), torch.stack(in_spread).mean(dim=0)])
+
+    def without(self, dropped: Tensor) -> "Joint":  # noqa: D102 - the protocol says it, here and below
+        return Joint(tuple(term.without(dropped) for term in self.terms), self.multipliers)
+
+    def dense(self) -> Dense:  # noqa: D102
+        written = Joint.of([term.dense() for term in self.terms], self.multipliers)
+        assert isinstance(written, Dense)
+        return written
+
+
+def _directions(term: PerRecordGradient) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs and output gradients as unit vectors, whose squares stay in float32, and the product of their norms."""
+    assert isinstance(term, Outer)
+    a, b = term.inputs[:, 0, 0], term.output_gradients[:, 0, 0]
+    sizes = [torch.linalg.vector_norm(values, dim=1, keepdim=True).clamp_min(SMALLEST) for values in (a, b)]
+    return a / sizes[0], b / sizes[1], (sizes[0].double() * sizes[1].double())[:, 0]
