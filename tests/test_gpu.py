@@ -6,12 +6,16 @@ from scipy import stats
 from torch import nn
 
 import dpbnn
-from dpbnn.clipping import check_model, clipped_gradient_sum
+from dpbnn.clipping import check_model, clip_and_sum, clipped_gradient_sum
 from dpbnn.privacy.randomness import Randomness
 from tests.clipping.test_engines import MODELS as FALLBACKS
 from tests.clipping.test_engines import Wrapped
+from tests.clipping.test_joint import MODELS as JOINT
+from tests.clipping.test_joint import made, truth
 from tests.clipping.test_rules import LAYERS, build, records
 from tests.clipping.test_sensitivity import distance, nearly_cancelling
+from tests.methods.test_contract import EVERY, PRIVATE, X, Y, same
+from tests.methods.test_contract import network as with_dropout
 from tests.test_training import fit, fit_interrupted, network, same_weights
 from tests.truth import assert_equals_truth, clipped_sum
 
@@ -20,6 +24,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore:.*vmap:UserWarning", "ignore:.*performance drop:UserWarning"),
     pytest.mark.filterwarnings("ignore:Neither book-keeping:dpbnn.types.DpbnnWarning"),
+    pytest.mark.filterwarnings("ignore:The .* kept samples"),
 ]
 CUDA = "cuda"
 
@@ -116,3 +121,36 @@ def test_bfloat16_autocast_on_a_device_keeps_clipping_in_float32():
         assert check_model(model, dpbnn.Categorical(), x, y).engine == "book_keeping"
     assert all(values.dtype == torch.float32 for values in clipped.gradients.values())
     assert_equals_truth(clipped, clipped_sum(model, dpbnn.Categorical(), x, y, 0.5), tolerance=0.05)
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_every_method_trains_saves_and_predicts_on_a_device(tmp_path, method):
+    options = {"method": method, "plan": PRIVATE, "likelihood": dpbnn.Categorical(), "unsafe_seed": 5, "seed": 7}
+    release, again = (dpbnn.fit(with_dropout().to(CUDA), X.to(CUDA), Y.to(CUDA), **options) for _ in range(2))
+    assert same(release, again)
+    assert all(values.isfinite().all() for weights in release.posterior.draw(3, 0) for values in weights.values())
+    prediction = release.predict(X, num_draws=10, seed=1)
+    assert not prediction.probabilities.is_cuda
+    release.save(tmp_path / "release")
+    loaded = dpbnn.load(tmp_path / "release", with_dropout())
+    for name, values in release.posterior.tensors().items():
+        assert torch.equal(values.cpu(), loaded.posterior.tensors()[name])
+    here, there = (r.predict(X, num_draws=500).probabilities for r in (loaded, release))
+    assert torch.allclose(here, there, atol=0.05)
+
+
+@pytest.mark.parametrize("num_draws", [1, 3])
+@pytest.mark.parametrize("name", JOINT)
+def test_joint_clipping_gives_the_truth_on_a_device(name, num_draws):
+    model, x, y, draws = made(name, num_draws)
+    _, norms = truth(model, x, y, draws, 1.0)
+    clip_norm = sorted(norms)[len(norms) // 2]
+    expected, _ = truth(model, x, y, draws, clip_norm)
+    moved = dpbnn.types.Draws(
+        *(tuple({n: v.to(CUDA) for n, v in part.items()} for part in own) for own in (draws.weights, draws.multipliers))
+    )
+    checked = check_model(model.to(CUDA), dpbnn.Categorical(), x.to(CUDA), y.to(CUDA))
+    found = clip_and_sum(checked, moved, x.to(CUDA), y.to(CUDA), clip_norm).gradients
+    scale = sum(float(values.square().sum()) for values in expected.values()) ** 0.5
+    for key, values in expected.items():
+        assert float((found[key].double().cpu() - values).norm()) <= 1e-5 * scale, key

@@ -35,3 +35,28 @@ def test_bad_settings_get_one_clear_line():
         MLP(3, [0], 2)
     with pytest.raises(dpbnn.DpbnnError, match="network must be one of"):
         rebuild("Sequential", {})
+
+
+@pytest.mark.parametrize("network", [MLP(5, [4, 3], 2, dropout=0.2), CNN(dropout=0.2)])
+def test_dropout_follows_every_hidden_activation_and_renames_no_weight(network):
+    plain = MLP(5, [4, 3], 2) if isinstance(network, MLP) else CNN()
+    assert list(network.state_dict()) == list(plain.state_dict())
+    after = [module for module in network.layers if isinstance(module, torch.nn.Sequential)]
+    assert [str(part) for part in after] == [str(torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Dropout(0.2)))] * len(
+        after
+    )
+    assert len(after) == (2 if isinstance(network, MLP) else 3)
+    again = rebuild(type(network).__name__, json.loads(json.dumps(network.settings)))
+    assert repr(again) == repr(network)
+
+
+def test_settings_of_a_network_without_dropout_are_those_of_earlier_releases():
+    assert MLP(3, [4], 2).settings == {"inputs": 3, "hidden": [4], "outputs": 2, "activation": "relu"}
+    assert repr(rebuild("MLP", MLP(3, [4], 2).settings)) == repr(MLP(3, [4], 2, dropout=0.0))
+    assert CNN().settings == {"channels": 1, "outputs": 10, "activation": "relu"}
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan"), "half"])
+def test_dropout_outside_zero_to_one_is_refused(dropout):
+    with pytest.raises(dpbnn.DpbnnError, match="dropout must be"):
+        MLP(3, [4], 2, dropout=dropout)

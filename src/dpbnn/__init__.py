@@ -7,11 +7,18 @@ print(release.guarantee)
 release.predict(X_new).probabilities
 """
 
-from dpbnn import networks
+from dpbnn import methods, networks, posterior
 from dpbnn.clipping import check_model, clipped_gradient_sum
-from dpbnn.likelihoods import Categorical, HomoscedasticGaussian, Likelihood
-from dpbnn.methods import SGD
-from dpbnn.priors import Flat, Gaussian
+from dpbnn.dropout import with_dropout
+from dpbnn.likelihoods import (
+    Bernoulli,
+    Categorical,
+    HeteroscedasticGaussian,
+    HomoscedasticGaussian,
+    Likelihood,
+)
+from dpbnn.methods import BBP, SGD, SGLD, KeepSamples, KeepSummary, MCDropout
+from dpbnn.priors import Flat, Gaussian, Grouped, Laplace, Prior, ScaleMixture
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.release import Release, load
@@ -20,22 +27,36 @@ from dpbnn.types import DpbnnError, DpbnnWarning
 
 __version__ = "0.1.0"
 
-__all__ = [  # in reading order
+__all__ = [
+    "BBP",
     "SGD",
+    "SGLD",
+    "Bernoulli",
     "Categorical",
     "DpbnnError",
     "DpbnnWarning",
     "Execution",
     "Flat",
     "Gaussian",
+    "Grouped",
+    "HeteroscedasticGaussian",
     "HomoscedasticGaussian",
+    "KeepSamples",
+    "KeepSummary",
+    "Laplace",
     "Likelihood",
+    "MCDropout",
+    "Prior",
     "PrivacyGuarantee",
     "PrivacyPlan",
     "Release",
+    "ScaleMixture",
     "check_model",
     "clipped_gradient_sum",
     "fit",
     "load",
+    "methods",
     "networks",
+    "posterior",
+    "with_dropout",
 ]

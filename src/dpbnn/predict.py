@@ -1,139 +1,188 @@
-"""The predictive distribution: an average over draws of the weights, and where its uncertainty comes from.
+"""Prediction: an average over draws of the weights, for as many records as there are.
 
-Classification averages *probabilities*, never logits. The entropy of the average splits into the expected entropy
-(noise in the data) and the mutual information (doubt about the weights). Regression is a mixture of Gaussians:
-
-    variance = mean of the draws' variances (aleatoric) + variance of the draws' means (epistemic)
+Records are read, converted and moved to the model's device some at a time, and run through some draws at a time: but
+for the result, memory grows neither with the records nor, for classes, with the draws.
 """
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dpbnn import _validate
-from dpbnn.clipping.objective import Objective, evaluating
+from dpbnn.clipping.objective import Objective
+from dpbnn.ensemble import Ensemble, Layout, Predicted, layout
 from dpbnn.likelihoods import Moments, Probabilities
+from dpbnn.own_draws import derived_seed
 from dpbnn.posterior import Posterior
-from dpbnn.types import DpbnnError, Weights
+from dpbnn.prediction import ClassPrediction, Prediction, RealPrediction, entropy, joined
+from dpbnn.types import DpbnnError
 
-__all__ = ["ClassPrediction", "Prediction", "RealPrediction", "predict"]
+__all__ = ["ClassPrediction", "Prediction", "Predictor", "RealPrediction", "predict"]
 
-ROWS_AT_A_TIME = 4096
+CPU_LIMIT, DEVICE_LIMIT = 2**28, 2**31
+"""Bytes that a prediction may take, where nobody says how many. A device needs much to do at a time to be fast."""
+
+
+def predict(
+    objective: Objective,
+    posterior: Posterior,
+    x: Any,
+    num_draws: int,
+    seed: int | None,
+    *,
+    keep_draws: bool = False,
+    memory_limit: int | None = None,
+) -> Prediction:
+    """What a `Predictor` with these settings says about all of `x`."""
+    return Predictor(objective, posterior, num_draws, seed, keep_draws, memory_limit)(x)
 
 
 @dataclass(frozen=True)
-class ClassPrediction:
-    """Of classes; ``[records, classes]`` and ``[records]``."""
+class Predictor:
+    """The average of what draws of the weights predict; results are on the CPU.
 
-    probabilities: Tensor
-    expected_entropy: Tensor
+    Args:
+        objective: the model and its likelihood; the model stays as it is.
+        posterior: where the weights are drawn from.
+        num_draws: how many draws to average; all of them where the posterior holds fewer.
+        seed: makes the draws repeatable; None for fresh ones.
+        keep_draws: keep the probabilities of each draw too.
+        memory_limit: bytes for the work beside inputs, posterior and result; what does not fit is done in parts. None
+            for 256 MiB on a CPU and 2 GiB on a device.
+        convert: makes a tensor of some rows of the inputs.
+    """
+
+    objective: Objective
+    posterior: Posterior
     num_draws: int
+    seed: int | None = None
+    keep_draws: bool = False
+    memory_limit: int | None = None
+    convert: Callable[[Any], Tensor] = torch.as_tensor
 
-    @property
-    def labels(self) -> Tensor:
-        """The most probable class."""
-        return self.probabilities.argmax(dim=1)
+    def __post_init__(self) -> None:
+        _validate.whole_number("num_draws", self.num_draws)
+        if self.memory_limit is not None:
+            _validate.whole_number("memory_limit", self.memory_limit)
+        if self.seed is not None:
+            _validate.whole_number("seed", self.seed, at_least=0)
+            if self.seed >= 2**63:
+                _validate.refuse("seed", "< 2**63", self.seed)
 
-    @property
-    def entropy(self) -> Tensor:
-        """All doubt, in nats."""
-        return _entropy(self.probabilities)
+    def __call__(self, x: Any) -> Prediction:
+        """For all records of `x`: records first, anything with a shape and slices, or a list of rows."""
+        run = self._run(x, None)
+        return run.predict(0, len(run.x))
 
-    @property
-    def mutual_information(self) -> Tensor:
-        """The doubt that comes from the weights, in nats."""
-        return (self.entropy - self.expected_entropy).clamp_min(0.0)
+    def in_parts(self, x: Any, rows: int) -> Iterator[Prediction]:
+        """For `rows` records after another, from the same draws of the weights."""
+        size = _validate.whole_number("rows", rows)
+        run = self._run(x, size)
+        return (run.predict(start, min(start + size, len(run.x))) for start in range(0, len(run.x), size))
 
-
-@dataclass(frozen=True)
-class RealPrediction:
-    """Of real outputs: a mixture with one Gaussian per draw, ``[draws, records, outputs]``."""
-
-    means: Tensor
-    variances: Tensor
-
-    @property
-    def num_draws(self) -> int:
-        """How many draws of the weights stand behind it."""
-        return len(self.means)
-
-    @property
-    def mean(self) -> Tensor:
-        """``[records, outputs]``"""
-        return self.means.mean(dim=0)
-
-    @property
-    def aleatoric_variance(self) -> Tensor:
-        """Noise in the data: the mean of the draws' variances."""
-        return self.variances.mean(dim=0)
-
-    @property
-    def epistemic_variance(self) -> Tensor:
-        """Doubt about the weights: the unbiased variance of the draws' means; zero for one draw."""
-        return self.means.var(dim=0) if self.num_draws > 1 else torch.zeros_like(self.means[0])
-
-    @property
-    def variance(self) -> Tensor:
-        """Both."""
-        return self.aleatoric_variance + self.epistemic_variance
-
-    def quantile(self, probability: float) -> Tensor:
-        """Where the mixture's distribution function reaches `probability`, by bisection."""
-        level = _validate.fraction("probability", probability)
-        deviations = self.variances.sqrt()
-        reach = -torch.special.ndtri(torch.tensor(min(level, 1 - level), dtype=torch.float64)).to(self.means) + 1
-        low, high = (self.means - reach * deviations).amin(dim=0), (self.means + reach * deviations).amax(dim=0)
-        for _ in range(40):
-            middle = (low + high) / 2
-            below = torch.special.ndtr((middle - self.means) / deviations).mean(dim=0) < level
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (low + high) / 2
-
-    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """The central interval that holds `level` of the probability: (low, high)."""
-        _validate.fraction("level", level)
-        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+    def _run(self, x: Any, rows: int | None) -> "_Run":
+        x = x.to_numpy() if hasattr(x, "to_numpy") else x
+        x = x if getattr(x, "shape", ()) else self.convert(x)
+        seed = derived_seed(None) if self.seed is None else int(self.seed)
+        ensemble = Ensemble(self.objective, self.posterior, self.num_draws, seed)
+        return _Run(self, ensemble, x, len(x) if rows is None else min(rows, len(x)))
 
 
-Prediction = ClassPrediction | RealPrediction
+class _Run:
+    """One set of draws on one set of inputs."""
+
+    def __init__(self, asked: Predictor, ensemble: Ensemble, x: Any, at_once: int) -> None:
+        self.asked = asked
+        self.ensemble = ensemble
+        self.x = x
+        self.layout = Layout(rows=1, draws=1, part=1)
+        if at_once > 0:
+            limit = asked.memory_limit or (CPU_LIMIT if ensemble.device.type == "cpu" else DEVICE_LIMIT)
+            with self._running(0):
+                self.layout = layout(ensemble, self._read(0, 1), at_once, limit, _tally_once)
+
+    def predict(self, start: int, end: int) -> Prediction:
+        """For the records from `start` up to `end`."""
+        size = self.layout.part
+        return joined([self._part(first, min(first + size, end)) for first in range(start, max(end, start + 1), size)])
+
+    def _part(self, start: int, end: int) -> Prediction:
+        """The inner loop is over records: drawing weights may cost more than running them."""
+        with self._running(start):
+            blocks = [(rows, _Tally(self.asked.keep_draws)) for rows in self._read(start, end).split(self.layout.rows)]
+            for group in self.ensemble.groups(self.layout.draws):
+                for rows, tally in blocks:
+                    tally.add(group(rows))
+        return joined([tally.result(self.asked.num_draws) for _, tally in blocks])
+
+    def _read(self, start: int, end: int) -> Tensor:
+        return self.asked.convert(self.x[start:end]).to(self.ensemble.device)
+
+    @contextmanager
+    def _running(self, start: int) -> Iterator[None]:
+        """The model's mode, a seeded generator of its own, no gradients, and a clear word on inputs that do not fit."""
+        try:
+            with (
+                torch.no_grad(),
+                _generators_seeded(self.ensemble.seed, start, self.ensemble.device),
+                self.ensemble.mode(),
+            ):
+                yield
+        except (DpbnnError, torch.OutOfMemoryError):
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+            kind = f"shape {list(self.x.shape)} and type {self.x.dtype}"
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise DpbnnError(f"X of {kind} does not fit the model: {reason}") from error
 
 
-def predict(objective: Objective, posterior: Posterior, x: Tensor, num_draws: int, seed: int | None) -> Prediction:
-    """Average what draws of the weights predict for `x`; results are on the CPU."""
-    _validate.whole_number("num_draws", num_draws)
-    with evaluating(objective.model):
-        draws = list(_draws(objective, posterior, x, num_draws, seed))
-    if isinstance(draws[0], Probabilities):
-        probabilities = torch.stack([draw.values for draw in draws if isinstance(draw, Probabilities)])
-        return ClassPrediction(probabilities.mean(dim=0), _entropy(probabilities).mean(dim=0), len(draws))
-    moments = [draw for draw in draws if isinstance(draw, Moments)]
-    return RealPrediction(torch.stack([m.mean for m in moments]), torch.stack([m.variance for m in moments]))
+class _Tally:
+    """What the draws run so far say about some records: sums for classes, every draw for real outputs."""
+
+    def __init__(self, keep: bool) -> None:
+        self.keep = keep
+        self.count = 0
+        self.dtype = torch.float32
+        self.sums: tuple[Tensor, Tensor] | None = None
+        self.kept: list[Predicted] = []
+
+    def add(self, predicted: Predicted) -> None:
+        """Some draws more, ``[draws, records, ...]``."""
+        self.count += len(predicted[0])
+        if isinstance(predicted, Probabilities):
+            values = predicted.values
+            self.dtype = values.dtype
+            found = values.sum(dim=0, dtype=torch.float64), entropy(values).sum(dim=0, dtype=torch.float64)
+            self.sums = found if self.sums is None else (self.sums[0] + found[0], self.sums[1] + found[1])
+        if self.keep or isinstance(predicted, Moments):
+            self.kept.append(type(predicted)(*(values.cpu() for values in predicted)))
+
+    def result(self, requested: int) -> Prediction:
+        """The average."""
+        kept = [torch.cat(values) for values in zip(*self.kept, strict=True)]
+        if self.sums is None:
+            means, variances = kept
+            return RealPrediction(means, variances, requested_draws=requested)
+        probabilities, expected_entropy = ((total / self.count).to(self.dtype).cpu() for total in self.sums)
+        draws = kept[0] if kept else None
+        return ClassPrediction(probabilities, expected_entropy, self.count, requested_draws=requested, draws=draws)
 
 
-@torch.no_grad()
-def _draws(
-    objective: Objective, posterior: Posterior, x: Tensor, num_draws: int, seed: int | None
-) -> Iterator[Probabilities | Moments]:
-    for drawn in posterior.draw(num_draws, seed):
-        weights = objective.cast(drawn)
-        own = {name: drawn[name] for name in objective.likelihood_names}
-        parts = [
-            objective.likelihood.predictive(_outputs(objective, weights, rows), own) for rows in x.split(ROWS_AT_A_TIME)
-        ]
-        yield type(parts[0])(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
+def _tally_once(predicted: Predicted) -> None:
+    _Tally(keep=False).add(predicted)
 
 
-def _outputs(objective: Objective, weights: Weights, x: Tensor) -> Tensor:
-    outputs = objective.outputs(weights, x)
-    if outputs.dim() != 2 or len(outputs) != len(x):
-        raise DpbnnError(
-            f"X must have one row per record; for shape {list(x.shape)} the model returns {list(outputs.shape)}."
-        )
-    return outputs
-
-
-def _entropy(probabilities: Tensor) -> Tensor:
-    return torch.special.entr(probabilities).sum(dim=-1).clamp(0.0, math.log(probabilities.shape[-1]))
+@contextmanager
+def _generators_seeded(seed: int, start: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's own generators, from which dropout draws, for the records from `start` on; then all is as before."""
+    own = derived_seed(seed, start)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(own)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(own)
+        yield

@@ -47,7 +47,7 @@ class PublicMeasure:
         if self.x is not None and self.y is not None and (steps_done % self.every == 0):
             prediction = predict(self.checked.objective, posterior(), self.x, num_draws=10, seed=0)
             if isinstance(prediction, ClassPrediction):
-                value = {"public_accuracy": float((prediction.labels == self.y).double().mean())}
+                value = {"public_accuracy": float((prediction.labels == self.y.reshape(-1)).double().mean())}
             else:
                 errors = prediction.mean - self.y.reshape(prediction.mean.shape)
                 value = {"public_rmse": float(errors.double().square().mean().sqrt())}

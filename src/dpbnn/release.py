@@ -8,8 +8,9 @@ shapes.
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from dpbnn import _validate, likelihoods
+from dpbnn import _validate
 from dpbnn.clipping.objective import Objective
-from dpbnn.likelihoods import Likelihood
+from dpbnn.dropout import dropout_layers
+from dpbnn.likelihoods import LIKELIHOODS, Likelihood
 from dpbnn.networks import NETWORKS, rebuild
 from dpbnn.posterior import POSTERIORS, Posterior
-from dpbnn.predict import Prediction, predict
+from dpbnn.predict import Prediction, Predictor
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.records import as_tensor
 from dpbnn.types import DpbnnError
@@ -30,7 +32,6 @@ from dpbnn.types import DpbnnError
 __all__ = ["FORMAT_VERSION", "Release", "load"]
 
 FORMAT_VERSION = 1
-LIKELIHOODS = {"Categorical": likelihoods.Categorical, "HomoscedasticGaussian": likelihoods.HomoscedasticGaussian}
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,22 +51,43 @@ class Release:
     history: tuple[Mapping[str, float], ...] = ()
     diagnostics: tuple[Mapping[str, float], ...] = ()
 
-    def predict(self, X: Any, *, num_draws: int = 100, seed: int | None = None) -> Prediction:
+    def predict(
+        self,
+        X: Any,
+        *,
+        num_draws: int = 100,
+        seed: int | None = None,
+        keep_draws: bool = False,
+        memory_limit: int | None = None,
+    ) -> Prediction:
         """The predictive distribution for new inputs; takes no private data and spends no budget.
 
         Args:
-            X: inputs, records first: a tensor or an array.
+            X: inputs, records first: a tensor or an array, mapped from disk if it is large.
             num_draws: how many draws of the weights to average; all of them where the posterior holds fewer.
             seed: makes the draws repeatable.
+            keep_draws: keep the probabilities of each draw, as ``prediction.draws``.
+            memory_limit: bytes to work with, beside the inputs, the posterior and the result; None for 256 MiB on a
+                CPU and 2 GiB on a device.
         """
-        first = next(self.model.parameters())
-        x = as_tensor("X", X, first.dtype).to(first.device)
-        try:
-            return predict(self._objective, self.posterior, x, num_draws, seed)
-        except RuntimeError as error:
-            raise DpbnnError(
-                f"X of shape {list(x.shape)} and type {x.dtype} does not fit the model: {str(error).splitlines()[0]}"
-            ) from error
+        return self._predictor(num_draws, seed, keep_draws, memory_limit)(X)
+
+    def predict_in_parts(
+        self,
+        X: Any,
+        *,
+        rows: int,
+        num_draws: int = 100,
+        seed: int | None = None,
+        keep_draws: bool = False,
+        memory_limit: int | None = None,
+    ) -> Iterator[Prediction]:
+        """Predictions for `rows` records after another, from the same draws: for results too large to hold at once."""
+        return self._predictor(num_draws, seed, keep_draws, memory_limit).in_parts(X, rows)
+
+    def _predictor(self, num_draws: int, seed: int | None, keep_draws: bool, memory_limit: int | None) -> Predictor:
+        convert = partial(as_tensor, "X", dtype=next(self.model.parameters()).dtype)
+        return Predictor(self._objective, self.posterior, num_draws, seed, keep_draws, memory_limit, convert)
 
     def __repr__(self) -> str:
         kept = f"epsilon={self.guarantee.epsilon:g}" if self.guarantee.holds else "no privacy guarantee"
@@ -73,7 +95,7 @@ class Release:
 
     @property
     def _objective(self) -> Objective:
-        own = tuple(name for name in self.posterior.tensors() if name.startswith("likelihood."))
+        own = tuple(name for name in self.posterior.names if name.startswith("likelihood."))
         return Objective(self.model, self.likelihood, own)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -130,6 +152,8 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, likelihoo
     network = model if model is not None else _network(description["network"])
     _check_weights(network, description["weights"])
     kind = _validate.one_of("posterior", description["posterior"], POSTERIORS)
+    if POSTERIORS[kind].keeps_dropout and not dropout_layers(network):
+        raise DpbnnError("model must have the dropout layers that it was trained with, got none; pass that network.")
     return Release(
         POSTERIORS[kind].from_tensors(tensors),
         PrivacyGuarantee.from_json(json.dumps(description["guarantee"])),

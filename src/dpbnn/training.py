@@ -6,6 +6,7 @@ update -> posterior + guarantee = release. What comes after the noise is never h
 
 import copy
 import secrets
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from dpbnn.progress import show_progress
 from dpbnn.public_measure import PublicMeasure
 from dpbnn.records import Batch, InMemoryRecords, Records, as_records
 from dpbnn.release import Release
-from dpbnn.types import DpbnnError, NoisySum
+from dpbnn.types import DpbnnError, DpbnnWarning, NoisySum
 
 __all__ = ["Execution", "fit"]
 
@@ -105,7 +106,8 @@ def fit(
     """
     execution = execution or Execution()
     _check_types(model, method, plan, likelihood, execution)
-    working = _on_device(model, device)
+    plan = method.plan_for(plan)
+    working = method.model_for(_on_device(model, device))
     own = next(working.parameters())
     records = as_records(X, y, own.dtype)
     checked = check_model(working, likelihood, *(part.to(own.device) for part in records.empty))
@@ -178,7 +180,9 @@ class _Run:
                 ledger.enter(step, mark)
                 if folder is not None:
                     folder.note(step, mark)
-            state = self.method.update(position.state, noisy, step) if ledger.holds(step, mark) else position.state
+            state = position.state
+            if ledger.holds(step, mark):
+                state = self.method.keep(self.method.update(state, noisy, step), step)
             position = replace(position, state=state, step=step + 1)
             if folder is not None and folder.age > self.execution.checkpoint_seconds:
                 self._save(position, folder)
@@ -197,7 +201,7 @@ class _Run:
         step = position.step
         clipped = clip_and_sum(
             self.checked,
-            self.checked.objective.cast(self.method.weights(position.state, step)),
+            self.method.weights(position.state, step),
             x,
             y,
             self.plan.clip_norm_at(step),
@@ -222,16 +226,20 @@ class _Run:
 
     def release(self, position: _Position, measure: PublicMeasure) -> Release:
         """Posterior and guarantee: what the run gives away."""
-        objective = self.checked.objective
+        objective, posterior = self.checked.objective, self.method.to_posterior(position.state)
+        report = self.method.report(self.plan) | posterior.report()
+        report |= {"engine": self.checked.engine, "releases_charged": len(position.ledger.charges)}
+        for text in report.get("warnings", ()):
+            warnings.warn(text, DpbnnWarning, stacklevel=3)
         guarantee = PrivacyGuarantee.for_plan(
             self.plan, random_source=position.randomness.source, voided_by=self._voided_by(position.randomness)
         )
         return Release(
-            self.method.to_posterior(position.state),
+            posterior,
             guarantee,
             objective.model,
             objective.likelihood,
-            self.method.settings() | {"engine": self.checked.engine, "releases_charged": len(position.ledger.charges)},
+            report,
             tuple(measure.history),
             tuple(self.diagnostics.entries),
         )
@@ -277,7 +285,7 @@ def _check_types(model: object, method: object, plan: object, likelihood: object
         _validate.refuse("plan", "a PrivacyPlan", plan)
     if not isinstance(likelihood, Likelihood):
         _validate.refuse("likelihood", "a Likelihood such as Categorical()", likelihood)
-    if isinstance(method, type) or not hasattr(method, "to_posterior"):
+    if not isinstance(method, Method):
         _validate.refuse("method", "a method such as SGD(learning_rate=0.25)", method)
     if not isinstance(execution, Execution):
         _validate.refuse("execution", "an Execution", execution)

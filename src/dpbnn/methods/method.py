@@ -1,48 +1,63 @@
-"""The verbs that every method has, in the order in which a run uses them.
+"""The verbs of every method, in the order in which a run uses them.
 
 A method learns about the data through `NoisySum` alone: no verb takes a batch, so that a new method cannot spoil
-the guarantee.
+the guarantee. `plan_for` may raise the plan's noise and must not lower it; what the run charges is what it returns.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
+
+from torch import nn
 
 from dpbnn.posterior import Posterior
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.types import NoisySum, Weights
+from dpbnn.types import Draws, NoisySum, Weights
 
 __all__ = ["Method"]
 
 State = TypeVar("State")
 
 
-class Method(Protocol[State]):
+class Method(ABC, Generic[State]):
     """How released gradients become a posterior."""
 
+    def plan_for(self, plan: PrivacyPlan) -> PrivacyPlan:
+        """The plan that a run follows and is charged for; raises if the settings contradict the given one."""
+        return plan
+
+    def model_for(self, model: nn.Module) -> nn.Module:
+        """The network to train, which has the same weights; raises if the method cannot use it."""
+        return model
+
+    @abstractmethod
     def init(self, weights: Weights, plan: PrivacyPlan, seed: int) -> State:
-        """The state before the first step; raises if the settings contradict the plan. `seed` is the user's."""
-        ...
+        """The state before the first step. `seed` is the user's."""
 
-    def weights(self, state: State, step: int) -> Weights:
+    @abstractmethod
+    def weights(self, state: State, step: int) -> Weights | Draws:
         """Where this step's gradients are taken."""
-        ...
 
+    @abstractmethod
     def update(self, state: State, noisy: NoisySum, step: int) -> State:
         """The state after this step's release."""
-        ...
 
+    def keep(self, state: State, step: int) -> State:
+        """Take into the posterior what this step has led to, if it belongs there."""
+        return state
+
+    @abstractmethod
     def to_posterior(self, state: State) -> Posterior:
-        """What the run has learned."""
-        ...
+        """What the run has learned so far."""
 
+    @abstractmethod
     def state_to_save(self, state: State) -> dict[str, Any]:
         """Tensors and plain values from which `restored` continues exactly."""
-        ...
 
+    @abstractmethod
     def restored(self, state: State, saved: Mapping[str, Any]) -> State:
         """A freshly initialised state brought to where it was saved."""
-        ...
 
-    def settings(self) -> dict[str, Any]:
-        """Plain values that say how the method was set up, for the release."""
-        ...
+    @abstractmethod
+    def report(self, plan: PrivacyPlan) -> dict[str, Any]:
+        """Plain values that say how the method was set up, and what that means under the plan; for the release."""

@@ -5,32 +5,33 @@
 G is the released sum, B the plan's batch size, n its data set size, r the prior's energy.
 
     >>> import dpbnn
-    >>> dpbnn.SGD(learning_rate=0.25, momentum=0.9).settings()["optimizer"]
-    'SGD'
+    >>> plan = dpbnn.PrivacyPlan(60_000, 256, 3515, clip_norm=1.5, noise_multiplier=1.3, delta=1e-5)
+    >>> round(dpbnn.SGD(learning_rate=0.25).temperature(plan), 3)
+    0.435
 
 Reference: Abadi et al. 2016 (arXiv 1607.00133).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
-from dpbnn import _validate
+from dpbnn.methods.descent import Descent, check_prior, of_network, prior_gradient
+from dpbnn.methods.method import Method
 from dpbnn.posterior import PointEstimate
 from dpbnn.priors import Flat, Prior
+from dpbnn.privacy import langevin
 from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.schedule import Schedule, check_length, combined, runs_of
 from dpbnn.types import DpbnnError, NoisySum, Weights
 
-__all__ = ["SGD"]
+if TYPE_CHECKING:
+    from dpbnn.methods.sgld import SGLD
 
-UNUSABLE = {
-    "LBFGS": "it evaluates the loss again within a step, which no plan accounts for",
-    "SparseAdam": "released gradients are dense",
-}
+__all__ = ["SGD", "SGDState"]
 
 
 @dataclass(frozen=True)
@@ -43,38 +44,37 @@ class SGDState:
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(Method[SGDState]):
     """One point estimate by noisy gradients.
 
     Args:
-        learning_rate: eta.
+        learning_rate: eta; a number, or runs of (value, steps).
         prior: acts as weight decay, outside the clip.
         momentum: heavy-ball momentum, for the optimizer "SGD".
         optimizer: a name in `torch.optim`, or an optimizer class; "LBFGS" cannot be private.
         options: further arguments of the optimizer, as ``{"betas": (0.9, 0.99)}``.
     """
 
-    learning_rate: float
+    learning_rate: Schedule
     prior: Prior = field(default_factory=Flat)
     momentum: float = 0.0
     optimizer: str | type[Optimizer] = "SGD"
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _validate.positive("learning_rate", self.learning_rate)
-        if not 0 <= _validate.finite("momentum", self.momentum) < 1:
-            _validate.refuse("momentum", ">= 0 and < 1", self.momentum)
-        if self.momentum and self.optimizer not in ("SGD", torch.optim.SGD):
-            raise DpbnnError(f"momentum must be 0 unless the optimizer is 'SGD', got {self.momentum}; use options.")
-        if not isinstance(self.prior, Prior):
-            _validate.refuse("prior", "a Prior such as Gaussian(0.1) or Flat()", self.prior)
-        if not self._is_plain:
-            self._make([torch.zeros(1, requires_grad=True)])
+        check_prior(self.prior)
+        _ = self._descent
+
+    @cached_property
+    def _descent(self) -> Descent:
+        return Descent(self.learning_rate, self.momentum, self.optimizer, self.options)
 
     def init(self, weights: Weights, plan: PrivacyPlan, seed: int) -> SGDState:
         """The weights as given."""
+        check_length("learning_rate", self.learning_rate, plan.steps)
+        self.prior.check(list(of_network(weights)))
         own = {name: values.detach().clone() for name, values in weights.items()}
-        return SGDState(own, None if self._is_plain else self._make(list(own.values())), plan)
+        return SGDState(own, self._descent.start(own), plan)
 
     def weights(self, state: SGDState, step: int) -> Weights:
         """The current weights."""
@@ -82,20 +82,9 @@ class SGD:
 
     def update(self, state: SGDState, noisy: NoisySum, step: int) -> SGDState:
         """``w <- w - eta (G / B + grad r(w) / n)``, or what the optimizer makes of that gradient."""
-        plan, network = state.plan, {n: w for n, w in state.weights.items() if not n.startswith("likelihood.")}
-        from_prior = {} if isinstance(self.prior, Flat) else self.prior.energy_gradient(network)
-        for name, values in state.weights.items():
-            if state.optimizer is None:
-                values.add_(noisy.gradients[name], alpha=-self.learning_rate / plan.batch_size)
-                if name in from_prior:
-                    values.add_(from_prior[name], alpha=-self.learning_rate / plan.dataset_size)
-            else:
-                values.grad = noisy.gradients[name].div_(plan.batch_size).to(values.dtype)
-                if name in from_prior:
-                    values.grad.add_(from_prior[name], alpha=1 / plan.dataset_size)
-        if state.optimizer is not None:
-            state.optimizer.step()
-            state.optimizer.zero_grad(set_to_none=True)
+        from_prior = prior_gradient(self.prior, state.weights)
+        parts = [(noisy.gradients, state.plan.batch_size), (from_prior, state.plan.dataset_size)]
+        self._descent.step(state.optimizer, state.weights, parts, step)
         return state
 
     def to_posterior(self, state: SGDState) -> PointEstimate:
@@ -104,8 +93,7 @@ class SGD:
 
     def state_to_save(self, state: SGDState) -> dict[str, Any]:
         """Weights and the optimizer's own state."""
-        optimizer = {} if state.optimizer is None else state.optimizer.state_dict()
-        return {"weights": self.weights(state, 0), "optimizer": optimizer}
+        return {"weights": state.weights, "optimizer": state.optimizer.state_dict() if state.optimizer else {}}
 
     def restored(self, state: SGDState, saved: Mapping[str, Any]) -> SGDState:
         """Weights and the optimizer's own state, as saved."""
@@ -115,35 +103,51 @@ class SGD:
             state.optimizer.load_state_dict(saved["optimizer"])
         return state
 
-    def settings(self) -> dict[str, Any]:
-        """For the release."""
-        return {
-            "method": "sgd",
-            "learning_rate": self.learning_rate,
-            "prior": repr(self.prior),
-            "momentum": self.momentum,
-            "optimizer": self._class().__name__,
-            "options": {name: repr(value) for name, value in self.options.items()},
-        }
-
-    @property
-    def _is_plain(self) -> bool:
-        """Plain descent is done here: loading torch's optimizers alone takes longer than many a run."""
-        return self.optimizer in ("SGD", torch.optim.SGD) and not self.momentum and not self.options
-
-    def _class(self) -> type[Optimizer]:
-        found = getattr(torch.optim, self.optimizer, None) if isinstance(self.optimizer, str) else self.optimizer
-        if not (isinstance(found, type) and issubclass(found, Optimizer)) or found is Optimizer:
-            _validate.refuse("optimizer", "a name in torch.optim such as 'SGD' or 'Adam', or a class", self.optimizer)
-        if found.__name__ in UNUSABLE:
-            raise DpbnnError(
-                f"optimizer must not be {found.__name__}: {UNUSABLE[found.__name__]}; use 'SGD' or 'Adam'."
-            )
-        return found
-
-    def _make(self, parameters: list[Tensor]) -> Optimizer:
-        options = dict(self.options) | ({"momentum": self.momentum} if self.momentum else {})
+    def report(self, plan: PrivacyPlan) -> dict[str, Any]:
+        """The settings, and the temperature that the plan's noise implies."""
+        settings = {"method": "sgd", "prior": repr(self.prior), **self._descent.settings()}
+        if not plan.is_private:
+            return settings
         try:
-            return self._class()(parameters, lr=self.learning_rate, **options)  # type: ignore[call-arg]  # see below
-        except (TypeError, ValueError) as error:
-            raise DpbnnError(f"options do not fit torch.optim.{self._class().__name__}: {error}.") from error
+            return settings | {"implied_temperature": self.temperature(plan)}
+        except DpbnnError as error:
+            return settings | {"implied_temperature": None, "no_temperature_because": str(error)}
+
+    def temperature(self, plan: PrivacyPlan) -> float:
+        """``tau = eta n (s C / B)^2 / (2 (1 - momentum))``: that at which the same iterates are Langevin dynamics.
+
+        Exact for plain descent; with momentum it holds in the long run. Raises where there is none.
+        """
+        if self._descent.optimizer_name != "SGD" or self.options:
+            raise DpbnnError(
+                f"{self._descent.optimizer_name} with options {dict(self.options)} rescales its noise step by step, so "
+                "that no single temperature describes it; use the plain optimizer 'SGD'."
+            )
+        n, B = plan.dataset_size, plan.batch_size
+
+        def at(rate: float, clip_norm: float, noise: float) -> float:
+            plain = langevin.temperature(rate / n, noise, clip_norm=clip_norm, dataset_size=n, batch_size=B)
+            return plain / (1 - self.momentum)
+
+        found = combined(at, plan.steps, self.learning_rate, plan.clip_norm, plan.noise_multiplier)
+        if isinstance(found, float):
+            return found
+        raise DpbnnError(
+            f"The temperature changes along the run, from {found[0][0]:.4g} to {found[-1][0]:.4g}; keep "
+            "sqrt(learning_rate) * clip_norm * noise_multiplier constant for a single one."
+        )
+
+    def as_sgld(self, plan: PrivacyPlan) -> "tuple[SGLD, PrivacyPlan]":
+        """The sampler with the same iterates under the same plan: ``eta / n``, at the implied temperature.
+
+        Guarantees: DP-SGD and DP-SGLD with converted settings give the same iterates from the same seeds.
+        """
+        from dpbnn.methods.sgld import SGLD
+
+        if not self._descent.is_plain:
+            raise DpbnnError(
+                "Only plain descent is a Langevin sampler; as_sgld needs optimizer 'SGD' without momentum or options."
+            )
+        rates = runs_of(self.learning_rate, plan.steps)
+        converted = tuple((rate / plan.dataset_size, steps) for rate, steps in rates)
+        return SGLD(converted[0][0] if len(converted) == 1 else converted, self.prior), plan

@@ -1,0 +1,188 @@
+"""Many networks on the same records: all draws of a posterior, some at a time, within a memory bound.
+
+Draws of the weights are stacked and run at once by vmap where that pays and where vmap can; where it can not (recurrent
+layers, decisions that depend on values), one after another, with the same results. Where dropout stays on, the weights
+are the same in all draws, and the records are repeated instead: every copy gets masks of its own.
+"""
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from dpbnn.clipping.objective import Objective, evaluating
+from dpbnn.dropout import dropout_layers, masks_on, without_fast_path
+from dpbnn.likelihoods import Moments, Probabilities
+from dpbnn.posterior import Posterior
+from dpbnn.types import DpbnnError, Weights
+
+__all__ = ["Ensemble", "Layout", "PeakMemory", "Predicted", "layout"]
+
+Predicted = Probabilities | Moments
+"""Of one draw, or with a leading dimension of several."""
+
+CPU_ROOM = 2**25
+"""What a CPU works on at a time: beyond its caches larger blocks only get slower."""
+
+FEWEST_TOGETHER = 8
+"""Fewer draws than this are run one by one: putting them together would cost what it saves."""
+
+HIDDEN_SCRATCH = 2
+"""Kernels take memory of their own that is not seen: twice what is seen is set aside."""
+
+
+class Ensemble:
+    """The networks that a posterior stands for; repeatable, as `seed` fixes the draws."""
+
+    def __init__(self, objective: Objective, posterior: Posterior, num_draws: int, seed: int) -> None:
+        if posterior.keeps_dropout and not dropout_layers(objective.model):
+            raise DpbnnError(
+                f"A {posterior.kind} needs a model with dropout layers, and {type(objective.model).__name__} has none; "
+                "pass the network that was trained."
+            )
+        self.objective = objective
+        self.posterior = posterior
+        self.num_draws = num_draws
+        self.seed = seed
+        self.stacks = True
+
+    def mode(self) -> AbstractContextManager[None]:
+        """The mode in which the networks run; afterwards every module is in its own again."""
+        return (masks_on if self.posterior.keeps_dropout else evaluating)(self.objective.model)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the networks run."""
+        return next(self.objective.model.parameters()).device
+
+    def weights(self) -> Weights:
+        """Those of the first network."""
+        return self._cast(next(iter(self.posterior.draw(self.num_draws, self.seed))))
+
+    def groups(self, size: int) -> Iterator[Callable[[Tensor], Predicted]]:
+        """All networks, `size` at a time: each group is a function of the records."""
+        if self.posterior.keeps_dropout:
+            weights = self.weights()
+            for start in range(0, self.num_draws, size):
+                yield partial(self._masked, weights, min(size, self.num_draws - start))
+            return
+        drawn = self.posterior.draw(self.num_draws, self.seed)
+        while group := [self._cast(weights) for weights in islice(drawn, size if self.stacks else 1)]:
+            yield partial(self._weighted, group[0] if len(group) == 1 else _stacked(group), len(group))
+
+    def one(self, weights: Weights, x: Tensor) -> Predicted:
+        """What one network predicts."""
+        outputs = self.objective.outputs(weights, x)
+        if outputs.dim() != 2 or len(outputs) != len(x):
+            raise DpbnnError(
+                f"X must have one row per record; for shape {list(x.shape)} the model returns {list(outputs.shape)}."
+            )
+        own = {name: weights[name] for name in self.objective.likelihood_names}
+        return self.objective.likelihood.predictive(outputs, own)
+
+    def _masked(self, weights: Weights, count: int, x: Tensor) -> Predicted:
+        predicted = self.one(weights, x if count == 1 else _repeated(x, count))
+        return type(predicted)(*(values.unflatten(0, (count, len(x))) for values in predicted))
+
+    def _weighted(self, weights: Weights, count: int, x: Tensor) -> Predicted:
+        if count == 1:
+            predicted = self.one(weights, x)
+            return type(predicted)(*(values.unsqueeze(0) for values in predicted))
+        if self.stacks:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")  # vmap warns where it is slow
+                    return vmap(self.one, in_dims=(0, None))(weights, x)
+            except Exception:  # whatever vmap cannot do, a plain run can; and if it cannot, its error is the clear one
+                self.stacks = False
+        each = [self.one({name: values[index] for name, values in weights.items()}, x) for index in range(count)]
+        return type(each[0])(*(torch.stack(values) for values in zip(*each, strict=True)))
+
+    def _cast(self, weights: Mapping[str, Tensor]) -> Weights:
+        return {name: values.to(self.device) for name, values in self.objective.cast(weights).items()}
+
+
+def _repeated(x: Tensor, count: int) -> Tensor:
+    return x.repeat(count, *[1] * (x.dim() - 1))
+
+
+def _stacked(group: list[Weights]) -> Weights:
+    return {name: torch.stack([weights[name] for weights in group]) for name in group[0]}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How much is done at a time: records and draws of the weights that run together, records that are read."""
+
+    rows: int
+    draws: int
+    part: int
+
+
+def layout(ensemble: Ensemble, record: Tensor, num_records: int, memory_limit: int, look: Callable[..., Any]) -> Layout:
+    """As much as `memory_limit` bytes can hold, or for a run on a CPU what suits it; at least one of each.
+
+    Half is for networks that run, a quarter for records that were read and their results, the rest is left. What they
+    take is seen from one record that is run, alone and three times, with `look` called on what it predicts.
+    """
+    weights = ensemble.weights()
+
+    def run(copies: int) -> Predicted:
+        predicted = ensemble.one(weights, _repeated(record, copies))
+        look(type(predicted)(*(values.unsqueeze(0) for values in predicted)))
+        return predicted
+
+    alone, threefold = (_peak(run, copies, (record, *weights.values())) for copies in (1, 3))
+    each_row = max(1, HIDDEN_SCRATCH * (threefold - alone) // 2)
+    # Masks share their weights; a draw of weights is there itself, and in the stack.
+    each_draw = 0 if ensemble.posterior.keeps_dropout else alone + 2 * sum(w.nbytes for w in weights.values())
+    room = min(memory_limit // 2, CPU_ROOM) if record.device.type == "cpu" else memory_limit // 2
+    rows = max(1, min(room // each_row, num_records))
+    in_float64 = 3 * sum(values.nbytes for values in run(1))
+    part = max(rows, memory_limit // 4 // (record.nbytes + in_float64))
+    draws = min(room // 2 // (each_draw + each_row * rows), ensemble.num_draws)  # half, as stacks are slow when large
+    return Layout(rows, draws if draws >= FEWEST_TOGETHER else 1, part)
+
+
+def _peak(run: Callable[[int], object], copies: int, known: Iterable[Tensor]) -> int:
+    with without_fast_path(), PeakMemory(known) as memory:  # nobody sees what a fast path takes
+        run(copies)
+    return memory.peak
+
+
+class PeakMemory(TorchDispatchMode):
+    """Watches the tensors that torch's operations make: the most bytes that were held by them at a time."""
+
+    def __init__(self, known: Iterable[Tensor] = ()) -> None:
+        super().__init__()
+        self.peak = 0
+        self._now = 0
+        self._held = {values.untyped_storage()._cdata for values in known}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for values in tree_leaves(result):
+            if isinstance(values, Tensor) and values.layout == torch.strided:
+                self._hold(values.untyped_storage())
+        return result
+
+    def _hold(self, storage: torch.UntypedStorage) -> None:
+        if storage._cdata not in self._held:
+            self._held.add(storage._cdata)
+            self._now += storage.nbytes()
+            self.peak = max(self.peak, self._now)
+            weakref.finalize(storage, self._let_go, storage._cdata, storage.nbytes())
+
+    def _let_go(self, key: int, size: int) -> None:
+        self._held.discard(key)
+        self._now -= size

@@ -1,0 +1,128 @@
+"""How a gradient becomes a step: plain descent, momentum, or any optimizer of `torch.optim`.
+
+>>> import torch
+>>> weights = {"w": torch.ones(2)}
+>>> descent = Descent(learning_rate=0.5)
+>>> descent.step(descent.start(weights), weights, [({"w": torch.ones(2)}, 2)], step=0)
+>>> weights["w"].tolist()
+[0.75, 0.75]
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from dpbnn import _validate
+from dpbnn.priors import Flat, Prior
+from dpbnn.schedule import Schedule, as_schedule, runs_of, value_at
+from dpbnn.types import DpbnnError, Weights
+
+__all__ = ["Descent", "check_prior", "of_network", "prior_gradient"]
+
+UNUSABLE = {
+    "LBFGS": "it evaluates the loss again within a step, which no plan accounts for",
+    "SparseAdam": "released gradients are dense",
+}
+
+
+@dataclass(frozen=True)
+class Descent:
+    """The settings of a descent; what it remembers between steps is the optimizer that `start` gives."""
+
+    learning_rate: Schedule
+    momentum: float = 0.0
+    optimizer: str | type[Optimizer] = "SGD"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        as_schedule("learning_rate", self.learning_rate)
+        if not 0 <= _validate.finite("momentum", self.momentum) < 1:
+            _validate.refuse("momentum", ">= 0 and < 1", self.momentum)
+        if self.momentum and self.optimizer not in ("SGD", torch.optim.SGD):
+            raise DpbnnError(f"momentum must be 0 unless the optimizer is 'SGD', got {self.momentum}; use options.")
+        if not self.is_plain:
+            self.start({"": torch.zeros(1, requires_grad=True)})
+
+    @property
+    def is_plain(self) -> bool:
+        """Plain descent is done here: loading torch's optimizers alone takes longer than many a run."""
+        return self.optimizer in ("SGD", torch.optim.SGD) and not self.momentum and not self.options
+
+    @property
+    def optimizer_name(self) -> str:
+        """As in `torch.optim`."""
+        return self._class().__name__
+
+    def start(self, weights: Weights) -> Optimizer | None:
+        """What remembers earlier steps, if anything has to."""
+        if self.is_plain:
+            return None
+        options = dict(self.options) | ({"momentum": self.momentum} if self.momentum else {})
+        first = runs_of(self.learning_rate, 1)[0][0]
+        try:
+            return self._class()(list(weights.values()), lr=first, **options)  # type: ignore[call-arg]
+        except (TypeError, ValueError) as error:
+            raise DpbnnError(f"options do not fit torch.optim.{self._class().__name__}: {error}.") from error
+
+    def step(
+        self, optimizer: Optimizer | None, weights: Weights, parts: Sequence[tuple[Weights, float]], step: int
+    ) -> None:
+        """Move the weights, in place, along the sum over `parts` of gradients divided by their divisor.
+
+        The first part's tensors may be written to; a weight that a part does not name has no gradient there.
+        """
+        rate = value_at(self.learning_rate, step)
+        if optimizer is None:
+            for gradients, divisor in parts:
+                for name, gradient in gradients.items():
+                    weights[name].add_(gradient, alpha=-rate / divisor)
+            return
+        (first, divisor), *rest = parts
+        for name, values in weights.items():
+            values.grad = first[name].div_(divisor).to(values.dtype)
+        for gradients, divisor in rest:
+            for name, gradient in gradients.items():
+                weights[name].grad.add_(gradient, alpha=1 / divisor)  # type: ignore[union-attr]  # set just above
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    def settings(self) -> dict[str, Any]:
+        """Plain values, for the release."""
+        rate = self.learning_rate
+        return {
+            "learning_rate": rate if isinstance(rate, (int, float)) else [list(run) for run in rate],
+            "momentum": self.momentum,
+            "optimizer": self.optimizer_name,
+            "options": {name: repr(value) for name, value in self.options.items()},
+        }
+
+    def _class(self) -> type[Optimizer]:
+        found = getattr(torch.optim, self.optimizer, None) if isinstance(self.optimizer, str) else self.optimizer
+        if not (isinstance(found, type) and issubclass(found, Optimizer)) or found is Optimizer:
+            _validate.refuse("optimizer", "a name in torch.optim such as 'SGD' or 'Adam', or a class", self.optimizer)
+        if found.__name__ in UNUSABLE:
+            raise DpbnnError(
+                f"optimizer must not be {found.__name__}: {UNUSABLE[found.__name__]}; use 'SGD' or 'Adam'."
+            )
+        return found
+
+
+def check_prior(prior: object) -> None:
+    """Refuse what is no prior."""
+    if not isinstance(prior, Prior):
+        _validate.refuse("prior", "a Prior such as Gaussian(0.1) or Flat()", prior)
+
+
+def prior_gradient(prior: Prior, weights: Weights) -> Weights:
+    """``grad r(w)`` for the network's weights; a likelihood's own have a flat prior."""
+    return {} if isinstance(prior, Flat) else prior.energy_gradient(of_network(weights))
+
+
+def of_network(weights: Weights) -> Weights:
+    """All but a likelihood's own, on which the prior does not act."""
+    return {name: values for name, values in weights.items() if not name.startswith("likelihood.")}

@@ -1,0 +1,184 @@
+"""DP-SGLD (Algorithm 2 of the paper): samples from the posterior, with the privacy noise as Langevin noise.
+
+    w <- w - eta ((n/B) G + grad r(w)),      G = clipped sum + s C N(0, I),      tau = eta (s n C / B)^2 / 2
+
+At temperature tau = 1 the chain targets the posterior, at tau = 1/2 (the paper's) its square, which is narrower: exactly
+only as eta -> 0, with no clipping and little minibatch noise. `docs/methods.md` has figures of what these three do.
+
+    >>> import dpbnn
+    >>> plan = dpbnn.PrivacyPlan(60_000, 256, 3515, clip_norm=1.5, noise_multiplier=1.272074, delta=1e-5)
+    >>> round(dpbnn.SGLD(learning_rate=5e-6, prior=dpbnn.Gaussian(0.1)).temperature_under(plan), 4)
+    0.5
+
+Reference: Welling and Teh 2011.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dpbnn import _validate
+from dpbnn.methods.descent import Descent, check_prior, of_network, prior_gradient
+from dpbnn.methods.keeping import Keeping, KeepSamples, KeepSummary, Store
+from dpbnn.methods.method import Method
+from dpbnn.methods.sgd import SGD
+from dpbnn.own_draws import derived_seed, standard_normals
+from dpbnn.posterior import Posterior
+from dpbnn.priors import Gaussian, Prior
+from dpbnn.privacy import langevin
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.schedule import Runs, Schedule, as_schedule, check_length, combined, runs_of, value_at
+from dpbnn.types import DpbnnError, NoisySum, Weights
+
+__all__ = ["SGLD", "SGLDState"]
+
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class SGLDState:
+    """The weights, which are updated in place, and what is kept of the chain."""
+
+    weights: Weights
+    store: Store
+    plan: PrivacyPlan
+    seed: int
+
+
+@dataclass(frozen=True)
+class SGLD(Method[SGLDState]):
+    """Samples along a noisy chain.
+
+    Args:
+        learning_rate: eta of the whole posterior: that of `SGD` divided by n. A number, or runs of (value, steps).
+        prior: what is believed about the weights before any data.
+        temperature: tau; None takes the one that the plan's noise implies (without privacy: 1). A given one sets the
+            noise, and epsilon is reported for that; it must not ask for less noise than the plan has.
+        keep_as: `KeepSamples(...)` or `KeepSummary(...)`.
+    """
+
+    learning_rate: Schedule
+    prior: Prior = field(default_factory=lambda: Gaussian(1.0))
+    temperature: float | None = None
+    keep_as: Keeping = field(default_factory=KeepSamples)
+
+    def __post_init__(self) -> None:
+        as_schedule("learning_rate", self.learning_rate)
+        check_prior(self.prior)
+        if self.temperature is not None:
+            _validate.positive("temperature", self.temperature)
+        if not isinstance(self.keep_as, (KeepSamples, KeepSummary)):
+            _validate.refuse("keep_as", "KeepSamples(...) or KeepSummary(...)", self.keep_as)
+
+    def plan_for(self, plan: PrivacyPlan) -> PrivacyPlan:
+        """The given plan with the noise that the temperature asks for: never less than it had."""
+        check_length("learning_rate", self.learning_rate, plan.steps)
+        if self.temperature is None or not plan.is_private:
+            return plan
+        tau, n, B = self.temperature, plan.dataset_size, plan.batch_size
+
+        def noise(rate: float, clip_norm: float, least: float) -> float:
+            wanted = langevin.noise_multiplier(rate, tau, clip_norm=clip_norm, dataset_size=n, batch_size=B)
+            if wanted < least * (1 - TOLERANCE):
+                raise DpbnnError(_too_cold(tau, rate, clip_norm, wanted, least))
+            return max(wanted, least)
+
+        return replace(plan, noise_multiplier=combined(noise, plan.steps, self.learning_rate, *_levels(plan)))
+
+    def temperature_under(self, plan: PrivacyPlan) -> float | Runs:
+        """tau, or its runs where it changes along the run."""
+        if not plan.is_private:
+            return 1.0 if self.temperature is None else self.temperature
+        n, B = plan.dataset_size, plan.batch_size
+
+        def at(rate: float, clip_norm: float, noise: float) -> float:
+            return langevin.temperature(rate, noise, clip_norm=clip_norm, dataset_size=n, batch_size=B)
+
+        return combined(at, plan.steps, self.learning_rate, *_levels(self.plan_for(plan)))
+
+    def init(self, weights: Weights, plan: PrivacyPlan, seed: int) -> SGLDState:
+        """The weights as given, and nothing kept."""
+        self.prior.check(list(of_network(weights)))
+        own = {name: values.detach().clone() for name, values in weights.items()}
+        return SGLDState(own, self.keep_as.open(own, plan.steps), plan, seed)
+
+    def weights(self, state: SGLDState, step: int) -> Weights:
+        """The current weights."""
+        return state.weights
+
+    def update(self, state: SGLDState, noisy: NoisySum, step: int) -> SGLDState:
+        """``w <- w - n eta (G / B + grad r(w) / n)``: DP-SGD with the learning rate n eta."""
+        plan, rate = state.plan, value_at(self.learning_rate, step)
+        parts = [(noisy.gradients, plan.batch_size), (prior_gradient(self.prior, state.weights), plan.dataset_size)]
+        Descent(plan.dataset_size * rate).step(None, state.weights, parts, step)
+        if not plan.is_private:
+            self._add_langevin_noise(state, rate, step)
+        return state
+
+    def _add_langevin_noise(self, state: SGLDState, rate: float, step: int) -> None:
+        """``N(0, 2 eta tau)``, where there is no privacy noise to do its work; from the user's seed."""
+        scale = math.sqrt(2 * rate * (1.0 if self.temperature is None else self.temperature))
+        for name, noise in standard_normals(state.weights, derived_seed(state.seed, step)).items():
+            state.weights[name].add_(noise, alpha=scale)
+
+    def keep(self, state: SGLDState, step: int) -> SGLDState:
+        """Offer the iterate to the store, as important as its learning rate."""
+        state.store.offer(step, state.weights, value_at(self.learning_rate, step))
+        return state
+
+    def to_posterior(self, state: SGLDState) -> Posterior:
+        """What was kept of the chain."""
+        return state.store.posterior(state.weights)
+
+    def state_to_save(self, state: SGLDState) -> dict[str, Any]:
+        """Weights and what was kept."""
+        return {"weights": state.weights, "kept": state.store.to_save()}
+
+    def restored(self, state: SGLDState, saved: Mapping[str, Any]) -> SGLDState:
+        """Weights and what was kept, as saved."""
+        for name, values in state.weights.items():
+            values.copy_(saved["weights"][name])
+        state.store.restore(saved["kept"])
+        return state
+
+    def report(self, plan: PrivacyPlan) -> dict[str, Any]:
+        """The settings, and the temperature that the chain runs at."""
+        return {
+            "method": "sgld",
+            "learning_rate": _plain(self.learning_rate),
+            "prior": repr(self.prior),
+            "temperature": _plain(self.temperature_under(plan)),
+            "keep_as": repr(self.keep_as),
+        }
+
+    def as_sgd(self, plan: PrivacyPlan) -> tuple[SGD, PrivacyPlan]:
+        """DP-SGD with the same iterates: ``n eta``, under the plan with the noise of this temperature.
+
+        The prior keeps its scale: here its energy counts once beside the sum over n records, there it is divided by n.
+
+        Guarantees: DP-SGLD and DP-SGD with converted settings give the same iterates from the same seeds.
+        """
+        if not plan.is_private:
+            raise DpbnnError("Without privacy noise DP-SGD does not sample; as_sgd needs a private plan.")
+        rates = runs_of(self.learning_rate, plan.steps)
+        converted = tuple((plan.dataset_size * rate, steps) for rate, steps in rates)
+        return SGD(converted[0][0] if len(converted) == 1 else converted, self.prior), self.plan_for(plan)
+
+
+def _levels(plan: PrivacyPlan) -> tuple[Schedule, Schedule]:
+    return plan.clip_norm, plan.noise_multiplier
+
+
+def _plain(schedule: Schedule) -> Any:
+    return schedule if isinstance(schedule, (int, float)) else [list(run) for run in schedule]
+
+
+def _too_cold(tau: float, rate: float, clip_norm: float, wanted: float, least: float) -> str:
+    up = least / wanted
+    return (
+        f"temperature {tau:g} with learning_rate {rate:g} and clip_norm {clip_norm:g} needs noise_multiplier "
+        f"{wanted:.6g}, below the plan's {least:.6g}, and would break its budget; use temperature at least "
+        f"{tau * up**2:.6g} (or None), or learning_rate at most {rate / up**2:.6g}, or clip_norm at most "
+        f"{clip_norm / up:.6g}."
+    )

@@ -1,0 +1,64 @@
+"""How many independent draws a chain is worth.
+
+    ESS = S / (1 + 2 sum_k rho_k)
+
+for S samples with autocorrelations rho_k, summed while sums of neighbouring pairs stay positive and made to fall
+(Geyer 1992: in a reversible chain they do). A chain that still drifts is worth a handful of draws however long it is.
+
+    >>> import torch
+    >>> independent = torch.randn(4000, 1, generator=torch.Generator().manual_seed(0))
+    >>> 3600 < effective_sample_size(independent).item() < 4400
+    True
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["effective_sample_size", "report_on", "watched"]
+
+ENOUGH = 30
+WATCHED = 256
+"""How many weights are looked at, spread evenly over all of them."""
+
+
+def effective_sample_size(trace: Tensor) -> Tensor:
+    """One number for each coordinate of ``[samples, coordinates]``; a coordinate that never moves is worth 1."""
+    count = len(trace)
+    centred = trace.double() - trace.double().mean(dim=0)
+    if count < 4:
+        return torch.ones(trace.shape[1], dtype=torch.float64)
+    spectrum = torch.fft.rfft(centred, n=2 * count, dim=0)
+    covariance = torch.fft.irfft(spectrum.abs().square(), n=2 * count, dim=0)[:count] / count
+    moves = covariance[0] > 0
+    correlation = covariance / covariance[0].where(moves, 1.0)
+    pairs = correlation[: 2 * (count // 2)].unflatten(0, (-1, 2)).sum(dim=1)
+    still_positive = (pairs > 0).cumprod(dim=0).bool()
+    falling = torch.cummin(pairs.where(still_positive, 0.0), dim=0).values
+    correlated = (2 * falling.sum(dim=0) - 1).clamp_min(1 / count)
+    return (count / correlated).clamp(1.0, count).where(moves, 1.0).cpu()
+
+
+def report_on(count: int, size: float) -> dict[str, Any]:
+    """What a release says about a chain of `count` samples that are worth `size`, with a warning if that is little."""
+    found: dict[str, Any] = {"kept_samples": count, "effective_sample_size": round(size, 1)}
+    if size < min(ENOUGH, count / 2):
+        found["warnings"] = [
+            f"The {count} kept samples are worth about {size:.1f} independent ones: the chain has hardly moved between "
+            "them, and what differs between draws understates the doubt about the weights. Take more steps, a larger "
+            "learning rate, or a longer burn-in if it is still on its way."
+        ]
+    return found
+
+
+def watched(shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    """For each weight the positions, counted along its flattened values, that are looked at."""
+    sizes = [shape.numel() for shape in shapes.values()]
+    chosen = torch.linspace(0, sum(sizes) - 1, min(sum(sizes), WATCHED)).long()
+    found, start = {}, 0
+    for name, size in zip(shapes, sizes, strict=True):
+        found[name] = chosen[(chosen >= start) & (chosen < start + size)] - start
+        start += size
+    return found
