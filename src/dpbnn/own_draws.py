@@ -10,17 +10,12 @@ Noise, sampling and masks are secret and never come from here (`dpbnn.privacy.ra
 
 import hashlib
 import secrets
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from torch import Tensor
 
 from dpbnn.types import Weights
 
-__all__ = ["derived_seed", "standard_normals"]
-
-PIECE = 2**18
-"""Numbers from one generator: pieces are filled by several threads, and do not depend on how many."""
+__all__ = ["Flat", "derived_seed", "standard_normals"]
 
 
 def derived_seed(seed: int | None, *path: int) -> int:
@@ -30,26 +25,31 @@ def derived_seed(seed: int | None, *path: int) -> int:
     return int.from_bytes(hashlib.blake2b(repr((seed, *path)).encode(), digest_size=8).digest()) >> 1
 
 
+class Flat:
+    """Weights in one piece of memory, `numbers`; `views` has them by name. The order of names does not matter."""
+
+    def __init__(self, like: Weights) -> None:
+        names = sorted(like)
+        first, sizes = like[names[0]], [like[name].numel() for name in names]
+        self.numbers = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
+        parts = dict(zip(names, self.numbers.split(sizes), strict=True))
+        self.views = {name: parts[name].view(values.shape) for name, values in like.items()}
+
+    @staticmethod
+    def copied(weights: Weights) -> "Flat":
+        """The same numbers."""
+        flat = Flat(weights)
+        for name, values in weights.items():
+            flat.views[name].copy_(values)
+        return flat
+
+    def draw_normals(self, seed: int) -> None:
+        """An independent standard normal in every place."""
+        self.numbers.normal_(generator=torch.Generator(self.numbers.device).manual_seed(seed))
+
+
 def standard_normals(like: Weights, seed: int) -> Weights:
-    """An independent standard normal for every number, in the shapes and types of `like`, whatever its order."""
-    names = sorted(like)
-    first, sizes = like[names[0]], [like[name].numel() for name in names]
-    flat = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
-    if flat.is_cuda:
-        flat.normal_(generator=torch.Generator(flat.device).manual_seed(seed))
-    else:
-        _fill(flat, seed)
-    return {n: part.view(like[n].shape).to(like[n].dtype) for n, part in zip(names, flat.split(sizes), strict=True)}
-
-
-def _fill(flat: Tensor, seed: int) -> None:
-    def fill(numbered: tuple[int, Tensor]) -> None:
-        position, piece = numbered
-        piece.normal_(generator=torch.Generator().manual_seed(derived_seed(seed, position)))
-
-    pieces = list(enumerate(flat.split(PIECE)))
-    if len(pieces) == 1:
-        fill(pieces[0])
-        return
-    with ThreadPoolExecutor(max(1, torch.get_num_threads())) as pool:
-        list(pool.map(fill, pieces))
+    """An independent standard normal for every number, in the shapes of `like`."""
+    flat = Flat(like)
+    flat.draw_normals(seed)
+    return flat.views

@@ -57,7 +57,9 @@ def test_a_kl_of_twice_or_half_its_weight_would_be_noticed(monkeypatch):
     for weight in (0.5, 2.0):
 
         def weighted(prior, mean, std, draws, weight=weight):
-            return tuple({n: weight * g for n, g in part.items()} for part in kl_gradient(prior, mean, std, draws))
+            return tuple(
+                [(g, divisor / weight) for g, divisor in part] for part in kl_gradient(prior, mean, std, draws)
+            )
 
         monkeypatch.setattr("dpbnn.methods.bbp.kl_gradient", weighted)
         _, std = optimum()
@@ -143,6 +145,19 @@ def test_several_draws_agree_with_one_in_expectation_and_vary_less():
     assert 3 < (one.var(dim=0).sum() / many.var(dim=0).sum()) < 12
 
 
+def test_steps_come_in_pairs_with_opposite_draws():
+    plan = dpbnn.PrivacyPlan.without_privacy(dataset_size=N, batch_size=N, steps=9)
+    method = dpbnn.BBP(0.1)
+    state = method.init({"weight": torch.zeros(3, 4)}, plan, seed=1)
+    draws = [method.weights(state, step)["weight"].clone() for step in (0, 1, 2, 3, 5, 4, 1)]
+    assert torch.equal(draws[0], -draws[1])
+    assert torch.equal(draws[2], -draws[3])
+    assert torch.equal(draws[4], -draws[5])
+    assert torch.equal(draws[6], draws[1])  # whatever came before
+    assert not torch.equal(draws[0].abs(), draws[2].abs())
+    assert draws[0].std() > 0
+
+
 def test_no_clip_and_no_noise_equals_plain_autograd_through_the_draws():
     """The same batches and draws, differentiated through ``mu + softplus(rho) e`` by autograd."""
     n, b, steps, rate, prior = N, 10, 8, 0.1, dpbnn.Gaussian(0.4)
@@ -152,13 +167,14 @@ def test_no_clip_and_no_noise_equals_plain_autograd_through_the_draws():
     options = {"likelihood": LIKELIHOOD, "seed": 3, "unsafe_seed": 1}
     ours = dpbnn.fit(model, X, Y[:, :1], method=method, plan=plan, **options).posterior
     start = method.init({name: p.detach() for name, p in model.named_parameters()}, plan, 3)
-    mean = {name: v.clone().requires_grad_() for name, v in start.mean.items()}
-    rho = {name: v.clone().requires_grad_() for name, v in start.rho.items()}
+    mean = {name: v.clone().requires_grad_() for name, v in start.mean.views.items()}
+    rho = {name: v.clone().requires_grad_() for name, v in start.rho.views.items()}
     sampler = PoissonSampler(N, b / n, Randomness.from_seed(1))
     for step in range(steps):
         batch = torch.from_numpy(np.asarray(sampler.batch(step)))
-        e = standard_normals({k: v.detach() for k, v in mean.items()}, derived_seed(3, step, 0))
-        w = {name: mean[name] + F.softplus(rho[name]) * e[name] for name in mean}
+        e = standard_normals({k: v.detach() for k, v in mean.items()}, derived_seed(3, step // 2, 0))
+        sign = -1 if step % 2 else 1  # steps come in pairs with opposite draws
+        w = {name: mean[name] + F.softplus(rho[name]) * sign * e[name] for name in mean}
         outputs = torch.func.functional_call(model, w, (X[batch],))
         loss = LIKELIHOOD.negative_log_likelihood(outputs, Y[batch, :1], {}).sum() / b
         q = MeanField(mean, {name: F.softplus(v) for name, v in rho.items()})
@@ -202,13 +218,21 @@ def test_the_gradient_of_other_priors_by_draws_is_that_of_the_kl(prior):
     )
     expected = torch.autograd.grad(cross - entropy, list(leaves.values()), allow_unused=True)
     draw = Draw({name: values.detach() for name, values in w.items()}, e)
-    in_mean, in_std = kl_gradient(prior, mean, std, [draw])
+    in_mean, in_std = map(added_up, kl_gradient(prior, mean, std, [draw]))
     for (name, _), gradient in zip(leaves.items(), expected, strict=True):
         found = (in_mean if name[0] == "m" else in_std).get(name[1:])
         if gradient is None:
             assert found is None
         else:
             assert torch.allclose(found, gradient, rtol=1e-10)
+
+
+def added_up(parts):
+    total = {}
+    for gradients, divisor in parts:
+        for name, gradient in gradients.items():
+            total[name] = total.get(name, 0) + gradient / divisor
+    return total
 
 
 def _expected_gaussian(prior, name, leaves):
@@ -226,7 +250,7 @@ def test_initial_stds_follow_the_fan_in_and_never_exceed_the_prior():
     for name, values in std.items():
         assert values.flatten().tolist() == pytest.approx([expected[name[0]]] * values.numel(), rel=1e-5), name
     alone = dpbnn.BBP(0.1, initial_std=0.2).init({"weight": torch.ones(3, 4)}, plan, 0)
-    assert F.softplus(alone.rho["weight"])[0, 0].item() == pytest.approx(0.1)
+    assert F.softplus(alone.rho.views["weight"])[0, 0].item() == pytest.approx(0.1)
 
 
 class Attention(nn.Module):

@@ -59,10 +59,12 @@ class Joint:
         parts = [(a.double(), b.double(), sizes) for a, b, sizes in map(_directions, self.terms)]
         multipliers = [m.double() for m in self.multipliers]
         total, largest = torch.zeros_like(parts[0][2]), torch.zeros_like(parts[0][2])
-        for (a, b, sizes), m in zip(parts, multipliers, strict=True):
+        for j, ((a, b, sizes), m) in enumerate(zip(parts, multipliers, strict=True)):
             largest += sizes * m.abs().max()
-            for (other_a, other_b, other_sizes), other_m in zip(parts, multipliers, strict=True):
-                total += (((b * other_b) @ (m * other_m)) * a * other_a).sum(dim=1) * sizes * other_sizes
+            for k, ((other_a, other_b, other_sizes), other_m) in enumerate(zip(parts, multipliers, strict=True)):
+                if k <= j:
+                    product = (((b * other_b) @ (m * other_m)) * a * other_a).sum(dim=1) * sizes * other_sizes
+                    total += product if k == j else 2 * product
         # The sum below is rounded per draw: a record whose draws cancel almost wholly counts by its draws.
         rounding = torch.finfo(self.multipliers[0].dtype).eps / ROUNDING_SHARE
         return torch.maximum(total, (rounding * largest).square())

@@ -28,10 +28,10 @@ import torch.nn.functional as F
 from torch.optim import Optimizer
 
 from dpbnn import _validate
-from dpbnn.methods.descent import Descent, check_prior, of_network
+from dpbnn.methods.descent import Descent, Term, check_prior, of_network
 from dpbnn.methods.kl import Draw, kl_gradient
 from dpbnn.methods.method import Method
-from dpbnn.own_draws import derived_seed, standard_normals
+from dpbnn.own_draws import Flat, derived_seed
 from dpbnn.posterior import MeanField
 from dpbnn.priors import Gaussian, Prior
 from dpbnn.privacy.plan import PrivacyPlan
@@ -41,37 +41,61 @@ from dpbnn.types import DpbnnError, Draws, NoisySum, Weights
 __all__ = ["BBP", "BBPState"]
 
 FORMS = ("aligned", "joint")
+LARGEST_RHO = 80.0
+"""Above it the exponential leaves float32; softplus is the identity long before."""
 MEAN, RHO = "mean/", "rho/"
 
 
 @dataclass(frozen=True)
 class BBPState:
-    """Means and rhos under one roof, updated in place, and the draws of the step under way."""
+    """Means and rhos, updated in place, and room for a step's draws."""
 
-    parameters: Weights
+    mean: Flat
+    rho: Flat
     optimizer: Optimizer | None
     plan: PrivacyPlan
     seed: int
-    under_way: "dict[int, _StepDraws]" = field(default_factory=dict)
+    work: "_Work"
 
     @property
-    def mean(self) -> Weights:
-        """By the weights' names."""
-        return {name.removeprefix(MEAN): v for name, v in self.parameters.items() if name.startswith(MEAN)}
-
-    @property
-    def rho(self) -> Weights:
-        """By the weights' names."""
-        return {name.removeprefix(RHO): v for name, v in self.parameters.items() if name.startswith(RHO)}
+    def parameters(self) -> Weights:
+        """Both under one roof."""
+        return _both(self.mean.views, self.rho.views)
 
 
-@dataclass(frozen=True)
-class _StepDraws:
-    """A step's draws, its standard deviations, and ``d std / d rho = sigmoid(rho)``."""
+class _Work:
+    """The draws of one step, ``w = mean + std e``, its standard deviations, and ``d std / d rho = sigmoid(rho)``.
 
-    draws: list[Draw]
-    std: Weights
-    slope: Weights
+    Steps come in pairs with opposite draws, e and -e: each is standard normal, and in the gradient of rho, which is a
+    product with e, what the two have in common cancels. It is also half the work.
+    """
+
+    def __init__(self, like: Weights, num_draws: int) -> None:
+        self.step: int | None = None
+        self.pair: tuple[int, bool] | None = None
+        self.std, self.slope = Flat(like), Flat(like)  # room that is used again: fresh memory would cost more
+        self.e = [Flat(like) for _ in range(num_draws)]
+        self.w = [Flat(like) for _ in range(num_draws)]
+        self.draws = [Draw(w.views, e.views) for w, e in zip(self.w, self.e, strict=True)]
+
+    def prepare(self, state: BBPState, step: int) -> None:
+        """Made once a step, and made again after an interruption, from the user's seed."""
+        if self.step == step:
+            return
+        torch.sigmoid(state.rho.numbers, out=self.slope.numbers)
+        std = torch.clamp(state.rho.numbers, max=LARGEST_RHO, out=self.std.numbers).exp_().log1p_()
+        self._draw(state.seed, *divmod(step, 2))
+        for e, w in zip(self.e, self.w, strict=True):
+            torch.addcmul(state.mean.numbers, std, e.numbers, out=w.numbers)
+        self.step = step
+
+    def _draw(self, seed: int, pair: int, second: int) -> None:
+        for index, e in enumerate(self.e):
+            if self.pair is None or self.pair[0] != pair:
+                e.draw_normals(derived_seed(seed, pair, index))
+            if bool(second) != (self.pair == (pair, True)):
+                e.numbers.neg_()
+        self.pair = (pair, bool(second))
 
 
 @dataclass(frozen=True)
@@ -113,13 +137,11 @@ class BBP(Method[BBPState]):
         """The weights as means, with small spreads around them."""
         check_length("learning_rate", self.learning_rate, plan.steps)
         self.prior.check(list(of_network(weights)))
-        mean = {name: values.detach().clone() for name, values in weights.items()}
-        rho = {
-            name: torch.full_like(values, _inverse_softplus(self._initial_std(name, weights)))
-            for name, values in mean.items()
-        }
-        parameters = _both(mean, rho)
-        return BBPState(parameters, self._descent.start(parameters), plan, seed)
+        mean, rho = Flat.copied(weights), Flat(weights)
+        for name, values in rho.views.items():
+            values.fill_(_inverse_softplus(self._initial_std(name, weights)))
+        optimizer = self._descent.start(_both(mean.views, rho.views))
+        return BBPState(mean, rho, optimizer, plan, seed, _Work(weights, self.num_draws))
 
     def _initial_std(self, name: str, weights: Weights) -> float:
         layer = weights.get(f"{name.rpartition('.')[0]}.weight".lstrip("."), weights[name])
@@ -130,46 +152,39 @@ class BBP(Method[BBPState]):
 
     def weights(self, state: BBPState, step: int) -> Weights | Draws:
         """One draw, or several with what rho does to each: ``dw / drho = e sigmoid(rho)``."""
-        now = self._draws(state, step)
+        work = state.work
+        work.prepare(state, step)
         if self.form == "aligned":
-            return now.draws[0].weights
-        pulls = tuple({name: e * now.slope[name] for name, e in draw.e.items()} for draw in now.draws)
-        return Draws(tuple(draw.weights for draw in now.draws), pulls)
-
-    def _draws(self, state: BBPState, step: int) -> _StepDraws:
-        """Made once a step, and made again after an interruption, from the user's seed."""
-        if step not in state.under_way:
-            mean, rho = state.mean, state.rho
-            std = {name: F.softplus(values) for name, values in rho.items()}
-            draws = []
-            for index in range(self.num_draws):
-                e = standard_normals(mean, derived_seed(state.seed, step, index))
-                draws.append(Draw({name: torch.addcmul(m, std[name], e[name]) for name, m in mean.items()}, e))
-            state.under_way.clear()
-            state.under_way[step] = _StepDraws(draws, std, {name: values.sigmoid() for name, values in rho.items()})
-        return state.under_way[step]
+            return work.draws[0].weights
+        slope = work.slope.views
+        pulls = tuple({name: e * slope[name] for name, e in draw.e.items()} for draw in work.draws)
+        return Draws(tuple(draw.weights for draw in work.draws), pulls)
 
     def update(self, state: BBPState, noisy: NoisySum, step: int) -> BBPState:
         """Descend in mean and rho along the released gradient and the KL's."""
-        now = self._draws(state, step)
-        kl_in_mean, kl_in_std = kl_gradient(self.prior, state.mean, now.std, now.draws)
-        kl_in_rho = {name: gradient.mul_(now.slope[name]) for name, gradient in kl_in_std.items()}
+        work, n, B = state.work, state.plan.dataset_size, state.plan.batch_size
+        work.prepare(state, step)
+        slope = _both({}, work.slope.views)
+        kl_in_mean, kl_in_std = kl_gradient(self.prior, state.mean.views, work.std.views, work.draws)
+        terms = [Term(_both({}, part), n * divisor, slope) for part, divisor in kl_in_std]
+        terms += [Term(_both(part, {}), n * divisor) for part, divisor in kl_in_mean]
         if self.form == "aligned":
-            in_mean, e = noisy.gradients, now.draws[0].e
-            in_rho = {name: (gradient * e[name]).mul_(now.slope[name]) for name, gradient in in_mean.items()}
+            in_std = {
+                name: torch.mul(gradient, work.draws[0].e[name], out=work.draws[0].weights[name])  # not needed any more
+                for name, gradient in noisy.gradients.items()
+            }
+            terms += [Term(_both(noisy.gradients, {}), B), Term(_both({}, in_std), B, slope)]
         else:
-            in_mean = {name: gradient[0] for name, gradient in noisy.gradients.items()}
-            in_rho = {name: gradient[1] for name, gradient in noisy.gradients.items()}
-        state.under_way.clear()
-        plan = state.plan
-        parts = [(_both(in_mean, in_rho), plan.batch_size), (_both(kl_in_mean, kl_in_rho), plan.dataset_size)]
-        self._descent.step(state.optimizer, state.parameters, parts, step)
+            in_mean, in_rho = ({name: g[i] for name, g in noisy.gradients.items()} for i in (0, 1))
+            terms.append(Term(_both(in_mean, in_rho), B))
+        self._descent.step(state.optimizer, state.parameters, terms, step)
+        work.step = None
         return state
 
     def to_posterior(self, state: BBPState) -> MeanField:
         """The Gaussians."""
-        mean = {name: values.clone() for name, values in state.mean.items()}
-        return MeanField(mean, {name: F.softplus(values) for name, values in state.rho.items()})
+        mean = {name: values.clone() for name, values in state.mean.views.items()}
+        return MeanField(mean, {name: F.softplus(values) for name, values in state.rho.views.items()})
 
     def state_to_save(self, state: BBPState) -> dict[str, Any]:
         """Means, rhos and the optimizer's own state."""

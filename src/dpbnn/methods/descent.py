@@ -3,7 +3,7 @@
 >>> import torch
 >>> weights = {"w": torch.ones(2)}
 >>> descent = Descent(learning_rate=0.5)
->>> descent.step(descent.start(weights), weights, [({"w": torch.ones(2)}, 2)], step=0)
+>>> descent.step(descent.start(weights), weights, [Term({"w": torch.ones(2)}, divisor=2)], step=0)
 >>> weights["w"].tolist()
 [0.75, 0.75]
 """
@@ -20,12 +20,32 @@ from dpbnn.priors import Flat, Prior
 from dpbnn.schedule import Schedule, as_schedule, runs_of, value_at
 from dpbnn.types import DpbnnError, Weights
 
-__all__ = ["Descent", "check_prior", "of_network", "prior_gradient"]
+__all__ = ["Descent", "Term", "check_prior", "of_network", "prior_gradient"]
 
 UNUSABLE = {
     "LBFGS": "it evaluates the loss again within a step, which no plan accounts for",
     "SparseAdam": "released gradients are dense",
 }
+
+
+@dataclass(frozen=True)
+class Term:
+    """A part of the gradient: `gradients` over `divisor`, times `factors` where there are any.
+
+    A weight that it does not name has no gradient there.
+    """
+
+    gradients: Weights
+    divisor: float
+    factors: Weights | None = None
+
+    def add_to(self, totals: Weights, scale: float) -> None:
+        """Add `scale` times the term, in place."""
+        for name, gradient in self.gradients.items():
+            if self.factors is None:
+                totals[name].add_(gradient, alpha=scale / self.divisor)
+            else:
+                totals[name].addcmul_(gradient, self.factors[name], value=scale / self.divisor)
 
 
 @dataclass(frozen=True)
@@ -67,25 +87,18 @@ class Descent:
         except (TypeError, ValueError) as error:
             raise DpbnnError(f"options do not fit torch.optim.{self._class().__name__}: {error}.") from error
 
-    def step(
-        self, optimizer: Optimizer | None, weights: Weights, parts: Sequence[tuple[Weights, float]], step: int
-    ) -> None:
-        """Move the weights, in place, along the sum over `parts` of gradients divided by their divisor.
-
-        The first part's tensors may be written to; a weight that a part does not name has no gradient there.
-        """
+    def step(self, optimizer: Optimizer | None, weights: Weights, terms: Sequence[Term], step: int) -> None:
+        """Move the weights, in place, along the sum of the terms."""
         rate = value_at(self.learning_rate, step)
         if optimizer is None:
-            for gradients, divisor in parts:
-                for name, gradient in gradients.items():
-                    weights[name].add_(gradient, alpha=-rate / divisor)
+            for term in terms:
+                term.add_to(weights, -rate)
             return
-        (first, divisor), *rest = parts
-        for name, values in weights.items():
-            values.grad = first[name].div_(divisor).to(values.dtype)
-        for gradients, divisor in rest:
-            for name, gradient in gradients.items():
-                weights[name].grad.add_(gradient, alpha=1 / divisor)  # type: ignore[union-attr]  # set just above
+        for values in weights.values():
+            values.grad = torch.zeros_like(values)
+        gradients = {name: values.grad for name, values in weights.items() if values.grad is not None}
+        for term in terms:
+            term.add_to(gradients, 1.0)
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()

@@ -24,6 +24,10 @@ from dpbnn.types import DpbnnError, Weights
 __all__ = ["Draw", "kl_divergence", "kl_gradient"]
 
 
+Scaled = tuple[Weights, float]
+"""Tensors by name, and what they are to be divided by."""
+
+
 @dataclass(frozen=True)
 class Draw:
     """``w = mean + std e``"""
@@ -44,24 +48,23 @@ def kl_divergence(posterior: MeanField, prior: Prior) -> Tensor:
     return total
 
 
-def kl_gradient(prior: Prior, mean: Weights, std: Weights, draws: Sequence[Draw]) -> tuple[Weights, Weights]:
-    """``grad KL`` in the means and in the standard deviations.
+def kl_gradient(prior: Prior, mean: Weights, std: Weights, draws: Sequence[Draw]) -> tuple[list[Scaled], list[Scaled]]:
+    """``grad KL`` in the means and in the standard deviations, each as a sum of tensors over divisors.
 
     A likelihood's own weights have a flat prior: what is left is the entropy's.
     """
     own = {name: _prior_of(prior, name) for name in mean}
+    in_mean: list[Scaled] = []
+    in_std: list[Scaled] = [({name: values.reciprocal() for name, values in std.items()}, -1.0)]
+    for scale in {p.scale: None for p in own.values() if isinstance(p, Gaussian)}:
+        names = [name for name, p in own.items() if isinstance(p, Gaussian) and p.scale == scale]
+        in_mean.append(({name: mean[name] for name in names}, scale**2))
+        in_std.append(({name: std[name] for name in names}, scale**2))
     others = [name for name, p in own.items() if not isinstance(p, (Flat, Gaussian))]
-    sampled = [prior.energy_gradient({name: draw.weights[name] for name in others}) for draw in draws if others]
-    in_mean, in_std = {}, {}
-    for name, p in own.items():
-        in_std[name] = std[name].reciprocal().neg_()
-        if isinstance(p, Gaussian):
-            in_mean[name] = mean[name] / p.scale**2
-            in_std[name].add_(std[name], alpha=p.scale**-2)
-        elif name in others:
-            in_mean[name] = torch.stack([part[name] for part in sampled]).mean(dim=0)
-            pulls = [part[name] * draw.e[name] for part, draw in zip(sampled, draws, strict=True)]
-            in_std[name].add_(torch.stack(pulls).mean(dim=0))
+    for draw in draws if others else ():
+        sampled = prior.energy_gradient({name: draw.weights[name] for name in others})
+        in_mean.append((sampled, len(draws)))
+        in_std.append(({name: gradient * draw.e[name] for name, gradient in sampled.items()}, len(draws)))
     return in_mean, in_std
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
-from dpbnn.methods.descent import Descent, check_prior, of_network, prior_gradient
+from dpbnn.methods.descent import Descent, Term, check_prior, of_network, prior_gradient
 from dpbnn.methods.method import Method
 from dpbnn.posterior import PointEstimate
 from dpbnn.priors import Flat, Prior
@@ -83,8 +83,8 @@ class SGD(Method[SGDState]):
     def update(self, state: SGDState, noisy: NoisySum, step: int) -> SGDState:
         """``w <- w - eta (G / B + grad r(w) / n)``, or what the optimizer makes of that gradient."""
         from_prior = prior_gradient(self.prior, state.weights)
-        parts = [(noisy.gradients, state.plan.batch_size), (from_prior, state.plan.dataset_size)]
-        self._descent.step(state.optimizer, state.weights, parts, step)
+        terms = [Term(noisy.gradients, state.plan.batch_size), Term(from_prior, state.plan.dataset_size)]
+        self._descent.step(state.optimizer, state.weights, terms, step)
         return state
 
     def to_posterior(self, state: SGDState) -> PointEstimate:

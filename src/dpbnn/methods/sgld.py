@@ -2,7 +2,7 @@
 
     w <- w - eta ((n/B) G + grad r(w)),      G = clipped sum + s C N(0, I),      tau = eta (s n C / B)^2 / 2
 
-At temperature tau = 1 the chain targets the posterior, at tau = 1/2 (the paper's) its square, which is narrower: exactly
+At temperature tau = 1 the chain targets the posterior, at tau = 1/2 (the paper's) a narrower one: exactly
 only as eta -> 0, with no clipping and little minibatch noise. `docs/methods.md` has figures of what these three do.
 
     >>> import dpbnn
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpbnn import _validate
-from dpbnn.methods.descent import Descent, check_prior, of_network, prior_gradient
+from dpbnn.methods.descent import Descent, Term, check_prior, of_network, prior_gradient
 from dpbnn.methods.keeping import Keeping, KeepSamples, KeepSummary, Store
 from dpbnn.methods.method import Method
 from dpbnn.methods.sgd import SGD
@@ -110,8 +110,9 @@ class SGLD(Method[SGLDState]):
     def update(self, state: SGLDState, noisy: NoisySum, step: int) -> SGLDState:
         """``w <- w - n eta (G / B + grad r(w) / n)``: DP-SGD with the learning rate n eta."""
         plan, rate = state.plan, value_at(self.learning_rate, step)
-        parts = [(noisy.gradients, plan.batch_size), (prior_gradient(self.prior, state.weights), plan.dataset_size)]
-        Descent(plan.dataset_size * rate).step(None, state.weights, parts, step)
+        from_prior = prior_gradient(self.prior, state.weights)
+        terms = [Term(noisy.gradients, plan.batch_size), Term(from_prior, plan.dataset_size)]
+        Descent(plan.dataset_size * rate).step(None, state.weights, terms, step)
         if not plan.is_private:
             self._add_langevin_noise(state, rate, step)
         return state
