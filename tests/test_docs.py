@@ -24,6 +24,13 @@ def test_the_readmes_example_runs(tmp_path, monkeypatch):
     assert (tmp_path / "release" / "release.json").exists()
 
 
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+def test_the_code_in_pages_runs(tmp_path, monkeypatch, page):
+    monkeypatch.chdir(tmp_path)
+    for example in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(compile(example, page.name, "exec"), {})
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings_come_out(name):
     assert doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS).failed == 0

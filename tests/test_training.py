@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -452,3 +453,35 @@ def test_private_training_learns_something():
     )
     assert float((release.predict(x).labels == y).float().mean()) > 0.95
     assert release.guarantee.epsilon <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"noise_multiplier": 0.5}, "must not lower the plan's noise"),
+        ({"noise_multiplier": ((2.0, 10), (0.99, 10))}, "must not lower the plan's noise"),
+        ({"batch_size": 5}, "must change the plan's noise alone"),
+        ({"clip_norm": 2.0}, "must change the plan's noise alone"),
+        ({"steps": 10, "noise_multiplier": 3.0}, "must change the plan's noise alone"),
+    ],
+)
+def test_a_method_may_raise_the_plans_noise_and_change_nothing_else(change, words):
+    class Greedy(dpbnn.SGD):
+        def plan_for(self, plan):
+            return replace(plan, **change)
+
+    with pytest.raises(dpbnn.DpbnnError, match=words):
+        fit(method=Greedy(0.1))
+
+
+def test_noise_that_a_method_raises_is_drawn_and_charged(monkeypatch):
+    class Cautious(dpbnn.SGD):
+        def plan_for(self, plan):
+            return replace(plan, noise_multiplier=((2.0, 5), (3.0, 15)))
+
+    drawn, original = [], training.add_noise
+    monkeypatch.setattr(training, "add_noise", lambda c, noise, r, s: drawn.append(noise) or original(c, noise, r, s))
+    release = fit(method=Cautious(0.1))
+    assert drawn == [2.0] * 5 + [3.0] * 15
+    assert release.guarantee.plan.noise_levels == ((2.0, 5), (3.0, 15))
+    assert release.guarantee.epsilon < fit().guarantee.epsilon

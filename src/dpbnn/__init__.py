@@ -2,12 +2,13 @@
 
 plan = dpbnn.PrivacyPlan.for_budget(epsilon=1.0, delta=1e-5, dataset_size=60_000, batch_size=256, steps=3515,
                                     clip_norm=1.5)
-release = dpbnn.fit(model, X, y, method=dpbnn.SGD(learning_rate=0.25), plan=plan, likelihood=dpbnn.Categorical())
+release = dpbnn.fit(model, X, y, method=dpbnn.BBP(learning_rate=0.25), plan=plan, likelihood=dpbnn.Categorical())
 print(release.guarantee)
-release.predict(X_new).probabilities
+prediction = release.predict(X_new)
+prediction.probabilities, prediction.mutual_information
 """
 
-from dpbnn import methods, networks, posterior
+from dpbnn import methods, metrics, networks, plots, posterior
 from dpbnn.clipping import check_model, clipped_gradient_sum
 from dpbnn.dropout import with_dropout
 from dpbnn.likelihoods import (
@@ -56,7 +57,9 @@ __all__ = [
     "fit",
     "load",
     "methods",
+    "metrics",
     "networks",
+    "plots",
     "posterior",
     "with_dropout",
 ]

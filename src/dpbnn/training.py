@@ -33,9 +33,13 @@ from dpbnn.progress import show_progress
 from dpbnn.public_measure import PublicMeasure
 from dpbnn.records import Batch, InMemoryRecords, Records, as_records
 from dpbnn.release import Release
+from dpbnn.schedule import combined, runs_of
 from dpbnn.types import DpbnnError, DpbnnWarning, NoisySum
 
 __all__ = ["Execution", "fit"]
+
+NOISE_TOLERANCE = 1e-6
+"""Relative: what rounding may take off the plan's noise; epsilon is reported for what is left."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ def fit(
     """
     execution = execution or Execution()
     _check_types(model, method, plan, likelihood, execution)
-    plan = method.plan_for(plan)
+    plan = _raised(plan, method)
     working = method.model_for(_on_device(model, device))
     own = next(working.parameters())
     records = as_records(X, y, own.dtype)
@@ -291,6 +295,19 @@ def _check_types(model: object, method: object, plan: object, likelihood: object
         _validate.refuse("execution", "an Execution", execution)
     if not any(True for _ in model.parameters()):
         _validate.refuse("model", "a module with parameters", type(model).__name__)
+
+
+def _raised(plan: PrivacyPlan, method: Method[Any]) -> PrivacyPlan:
+    """The plan with the noise that the method asks for: nothing else may change, and noise may only grow."""
+    asked = method.plan_for(plan)
+    if asked == plan:
+        return plan
+    if replace(asked, noise_multiplier=plan.noise_multiplier) != plan:
+        raise DpbnnError(f"{type(method).__name__}.plan_for must change the plan's noise alone, got {asked}.")
+    left = combined(lambda now, before: now / before, plan.steps, asked.noise_multiplier, plan.noise_multiplier)
+    if any(share < 1 - 2 * NOISE_TOLERANCE for share, _ in runs_of(left, plan.steps)):
+        raise DpbnnError(f"{type(method).__name__}.plan_for must not lower the plan's noise, got {asked}.")
+    return asked
 
 
 def _on_device(model: nn.Module, device: str | torch.device | None) -> nn.Module:
