@@ -78,18 +78,21 @@ class Regression:
         """The mean over all directions of its variance over the exact one."""
         return float(torch.trace(covariance @ self.precision)) / D
 
-    def chain(self, plan: dpbnn.PrivacyPlan, rate: float, keep_as: dpbnn.KeepSamples) -> Tensor:
-        """Samples of all chains at temperature 1, ``[samples, D]``; they start at the posterior mean."""
-        model = nn.Linear(D, CHAINS, bias=False).double()
-        model.weight.data.copy_(self.mean.expand(CHAINS, D))
+    def chains(
+        self, plan: dpbnn.PrivacyPlan, rate: float, burn_in: int, count: int = CHAINS, seed: int = SEED
+    ) -> Tensor:
+        """Samples of `count` chains at temperature 1, ``[samples, D]``; they start at the posterior mean."""
+        model = nn.Linear(D, count, bias=False).double()
+        model.weight.data.copy_(self.mean.expand(count, D))
+        keep_as = dpbnn.KeepSamples(burn_in=burn_in, max_samples=500)
         release = dpbnn.fit(
             model,
             self.x,
-            self.y[:, None].expand(-1, CHAINS),
+            self.y[:, None].expand(-1, count),
             method=dpbnn.SGLD(rate, dpbnn.Gaussian(SCALE), temperature=1.0, keep_as=keep_as),
             plan=plan,
             likelihood=dpbnn.HomoscedasticGaussian(NOISE),
-            seed=SEED,
+            seed=seed,
             progress=False,
         )
         assert isinstance(release.posterior, WeightSamples)
@@ -101,7 +104,7 @@ def minibatches(n: int = 400, steps: int = 6000) -> list[dict[str, float]]:
     problem, rows = Regression.of_size(n), []
     for batch_size, rate in [(400, 2e-4), (100, 2e-4), (40, 2e-4), (10, 2e-4), (10, 5e-5), (40, 5e-5)]:
         plan = dpbnn.PrivacyPlan.without_privacy(dataset_size=n, batch_size=batch_size, steps=steps)
-        samples = problem.chain(plan, rate, dpbnn.KeepSamples(burn_in=steps // 10, max_samples=500))
+        samples = problem.chains(plan, rate, burn_in=steps // 10)
         found = problem.inflation(torch.from_numpy(np.cov(samples.T.numpy())))
         theory = problem.inflation(problem.stationary_covariance(rate, batch_size / n))
         rows.append({"batch_size": batch_size, "learning_rate": rate, "theory": theory, "measured": found})
@@ -119,30 +122,13 @@ def clipping(n: int = 400, steps: int = 3000, rate: float = 5e-5) -> list[dict[s
     for share in (0.0, 0.05, 0.25, 0.5, 0.9):
         clip_norm = 100 * float(norms.max()) if share == 0 else float(norms.quantile(1 - share))
         plan = dpbnn.PrivacyPlan(n, n, steps, clip_norm=clip_norm, noise_multiplier=1e-9, delta=1e-5)
-        samples = torch.cat([_one_chain(problem, plan, rate, seed) for seed in range(6)])
+        samples = torch.cat([problem.chains(plan, rate, burn_in=300, count=1, seed=seed) for seed in range(6)])
         covariance = torch.from_numpy(np.cov(samples.T.numpy()))
         apart = samples.mean(dim=0) - problem.mean
         shift = float((apart @ problem.precision @ apart / D).sqrt())
         found = {"share_clipped": share, "clip_norm": clip_norm, "variance": problem.inflation(covariance)}
         rows.append(found | {"shift_in_standard_deviations": shift})
     return rows
-
-
-def _one_chain(problem: Regression, plan: dpbnn.PrivacyPlan, rate: float, seed: int) -> Tensor:
-    model = nn.Linear(D, 1, bias=False).double()
-    model.weight.data.copy_(problem.mean[None])
-    release = dpbnn.fit(
-        model,
-        problem.x,
-        problem.y[:, None],
-        method=dpbnn.SGLD(rate, dpbnn.Gaussian(SCALE), temperature=1.0, keep_as=dpbnn.KeepSamples(burn_in=300)),
-        plan=plan,
-        likelihood=dpbnn.HomoscedasticGaussian(NOISE),
-        seed=seed,
-        progress=False,
-    )
-    assert isinstance(release.posterior, WeightSamples)
-    return release.posterior.samples["weight"].reshape(-1, D)
 
 
 def summaries(ranks: Sequence[int] = (1, 5, 20), seeds: int = 3) -> list[dict[str, Any]]:
