@@ -79,6 +79,9 @@ LARGE: Any = {"batch_size": 1024, "clip_norm": 1.0}
 TANH = partial(CNN, activation="tanh")
 SETTINGS = {
     "mlp/sgld, paper's setting": Setting(paper_mlp, dpbnn.SGLD(5e-6, PRIOR, temperature=0.5), "0.905", "0.90"),
+    "mlp/sgld, paper's setting, summarised": Setting(
+        paper_mlp, dpbnn.SGLD(5e-6, PRIOR, temperature=0.5, keep_as=dpbnn.KeepSummary(rank=20)), "-", "-"
+    ),
     "mlp/bbp, paper's rate": Setting(paper_mlp, dpbnn.BBP(0.25, PRIOR), "-", "0.80"),
     "mlp/bbp": Setting(paper_mlp, dpbnn.BBP(0.7, PRIOR), "0.905", "0.80", **LARGE),
     "mlp/mc dropout, paper's setting, raw pixels": Setting(

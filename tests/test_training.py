@@ -485,3 +485,23 @@ def test_noise_that_a_method_raises_is_drawn_and_charged(monkeypatch):
     assert drawn == [2.0] * 5 + [3.0] * 15
     assert release.guarantee.plan.noise_levels == ((2.0, 5), (3.0, 15))
     assert release.guarantee.epsilon < fit().guarantee.epsilon
+
+
+def test_checkpoints_that_take_long_to_write_are_written_less_often(monkeypatch, tmp_path):
+    from dpbnn import checkpoint as module
+
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    folder = Checkpoint(tmp_path / "run")
+    assert folder.is_due(10)
+
+    def slow(descriptor, fsync=module.os.fsync):
+        now[0] += 3.0  # seconds
+
+    monkeypatch.setattr(module.os, "fsync", slow)
+    folder.write(module.Saved(b"key", "source", 0, {}, {}))
+    for later, due in [(9, False), (11, False), (59, False), (61, True)]:
+        now[0] = 3.0 + later
+        assert folder.is_due(10) is due
+    now[0] = 3.1
+    assert folder.is_due(0)

@@ -55,14 +55,15 @@ class Checkpoint:
         self.path = Path(path)
         self._state, self._journal = self.path / "state", self.path / "journal"
         self._written = -math.inf
+        self._cost = 0.0
         is_empty = not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir()))
         if not is_empty and not self._state.exists():
             raise DpbnnError(f"checkpoint {self.path} exists and is no checkpoint; choose another path.")
 
-    @property
-    def age(self) -> float:
-        """Seconds since the state was written."""
-        return time.monotonic() - self._written
+    def is_due(self, seconds: float) -> bool:
+        """Whether the state was written more than `seconds` ago, and writing it again costs a twentieth of the time."""
+        age = time.monotonic() - self._written
+        return age > seconds and (seconds == 0 or age > 20 * self._cost)
 
     def read(self) -> Saved | None:
         """The saved state, or None if there is none."""
@@ -88,6 +89,7 @@ class Checkpoint:
 
     def write(self, saved: Saved) -> None:
         """Replace the state; what was there stays whole until the new one is."""
+        start = time.monotonic()
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = self.path / "state.new"
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -96,6 +98,7 @@ class Checkpoint:
             os.fsync(file.fileno())
         fresh.replace(self._state)
         self._written = time.monotonic()
+        self._cost = self._written - start
 
     def note(self, step: int, mark: int) -> None:
         """Enter a release in the journal."""

@@ -49,7 +49,8 @@ class Execution:
     Args:
         micro_batch_size: records taken through the model at a time.
         dataset_workers: processes that read a `Dataset`.
-        checkpoint_seconds: how often a checkpoint's state is written; what happens in between is in its journal.
+        checkpoint_seconds: how often a checkpoint's state is written, or less often where that would take more than a
+            twentieth of the time (many kept samples); what happens in between is in its journal.
     """
 
     micro_batch_size: int | None = None
@@ -188,7 +189,7 @@ class _Run:
             if ledger.holds(step, mark):
                 state = self.method.keep(self.method.update(state, noisy, step), step)
             position = replace(position, state=state, step=step + 1)
-            if folder is not None and folder.age > self.execution.checkpoint_seconds:
+            if folder is not None and folder.is_due(self.execution.checkpoint_seconds):
                 self._save(position, folder)
             yield position
 
