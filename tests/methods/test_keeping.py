@@ -121,6 +121,9 @@ def test_samples_on_disk_are_not_overwritten_once_they_are_complete(tmp_path):
     half_done = keeping.open(LIKE, 200)
     for step, weights in enumerate(list(chain(200))[:150]):
         half_done.offer(step, weights, 1.0)
+    with pytest.raises(dpbnn.DpbnnError, match="in use by another run"):
+        keeping.open(LIKE, 200)
+    del half_done
     kept(keeping)  # an interrupted run may be taken up again
     with pytest.raises(dpbnn.DpbnnError, match="choose another"):
         keeping.open(LIKE, 200)

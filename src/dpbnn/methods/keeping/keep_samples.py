@@ -10,6 +10,7 @@
 
 import json
 import os
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,14 +71,15 @@ class KeepSamples:
                 for name, values in weights.items()
             }
             return SampleStore(window, samples)
-        return SampleStore(window, _mapped(Path(self.path), weights, dtypes, window.count), Path(self.path))
+        folder = _Folder(Path(self.path))
+        return SampleStore(window, folder.mapped(weights, dtypes, window.count), folder)
 
 
 class SampleStore:
     """Room for all samples of a run; `count` of them are there."""
 
-    def __init__(self, window: Window, samples: Weights, path: Path | None = None) -> None:
-        self.window, self.samples, self.path = window, samples, path
+    def __init__(self, window: Window, samples: Weights, folder: "_Folder | None" = None) -> None:
+        self.window, self.samples, self.folder = window, samples, folder
         self.importance = torch.zeros(window.count, dtype=torch.float64)
         self.count = 0
 
@@ -89,8 +91,8 @@ class SampleStore:
             self.samples[name][self.count].copy_(values)
         self.importance[self.count] = importance
         self.count += 1
-        if self.path is not None and step == self.window.steps - 1:
-            (self.path / UNFINISHED).unlink(missing_ok=True)
+        if self.folder is not None and step == self.window.steps - 1:
+            self.folder.finish()
 
     def posterior(self, current: Weights) -> WeightSamples:
         """The samples so far; before the first one, the current weights."""
@@ -101,7 +103,7 @@ class SampleStore:
 
     def to_save(self) -> dict[str, Any]:
         """What is not on disk already."""
-        samples = {} if self.path else {name: values[: self.count].clone() for name, values in self.samples.items()}
+        samples = {} if self.folder else {name: values[: self.count].clone() for name, values in self.samples.items()}
         return {"count": self.count, "importance": self.importance.clone(), "samples": samples}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -112,20 +114,47 @@ class SampleStore:
             self.samples[name][: self.count].copy_(values)
 
 
-def _mapped(path: Path, weights: Weights, dtypes: Mapping[str, torch.dtype], count: int) -> Weights:
-    """Files for the samples; those of an interrupted run are used again, those of a finished one refused."""
-    layout = {name: [count, *values.shape, str(dtypes[name])] for name, values in weights.items()}
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        ours = (path / LAYOUT).is_file() and json.loads((path / LAYOUT).read_text()) == layout
-        if not (ours and (path / UNFINISHED).exists()):
-            raise DpbnnError(f"path {path} exists and is not from an interrupted run of this kind; choose another.")
-    path.mkdir(parents=True, exist_ok=True)
-    (path / UNFINISHED).touch()
-    (path / LAYOUT).write_text(json.dumps(layout))
-    files = {name: str(path / f"{position}.bin") for position, name in enumerate(weights)}
-    return {
-        name: torch.from_file(files[name], shared=True, size=count * values.numel(), dtype=dtypes[name]).view(
-            count, *values.shape
-        )
-        for name, values in weights.items()
-    }
+class _Folder:
+    """A folder of samples, which belongs to one run at a time for as long as that run's process lives."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def mapped(self, weights: Weights, dtypes: Mapping[str, torch.dtype], count: int) -> Weights:
+        """Files for the samples; those of an interrupted run are used again, those of a finished one refused."""
+        layout = {name: [count, *values.shape, str(dtypes[name])] for name, values in weights.items()}
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            described = self.path / LAYOUT
+            ours = described.is_file() and json.loads(described.read_text()) == layout
+            if not (ours and (self.path / UNFINISHED).exists()):
+                raise DpbnnError(
+                    f"path {self.path} exists and is not from an interrupted run of this kind; choose another."
+                )
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._claim()
+        (self.path / LAYOUT).write_text(json.dumps(layout))
+        files = {name: str(self.path / f"{position}.bin") for position, name in enumerate(weights)}
+        return {
+            name: torch.from_file(files[name], shared=True, size=count * values.numel(), dtype=dtypes[name]).view(
+                count, *values.shape
+            )
+            for name, values in weights.items()
+        }
+
+    def _claim(self) -> None:
+        """Another run's samples must not end up among ours: they are not covered by our guarantee."""
+        lock = os.open(self.path / UNFINISHED, os.O_RDWR | os.O_CREAT, 0o644)
+        self._let_go = weakref.finalize(self, os.close, lock)
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ModuleNotFoundError:  # no such locks on this system
+            pass
+        except OSError as error:
+            raise DpbnnError(f"path {self.path} is in use by another run; choose another.") from error
+
+    def finish(self) -> None:
+        """All samples are there."""
+        (self.path / UNFINISHED).unlink(missing_ok=True)
+        self._let_go()
