@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+import dpbnn
 from dpbnn import metrics, plots
 from dpbnn.predict import ClassPrediction, RealPrediction
 from dpbnn.types import DpbnnError
@@ -69,7 +70,7 @@ def lines(axes):
 
 def measured(figure):
     """The points of a reliability diagram."""
-    return figure.axes[0].containers[0].lines[0].get_xydata()
+    return figure.axes[0].collections[1].get_offsets().data
 
 
 def test_every_public_plot_is_tried_here():
@@ -155,10 +156,48 @@ def test_a_prediction_that_is_too_sure_gives_a_curve_below_the_diagonal():
 def test_the_reliability_diagram_says_its_errors_and_skips_empty_bins():
     curve = metrics.classification.reliability_curve([[1.0, 0.0], [0.6, 0.4]], [0, 1], num_bins=10)
     figure = plots.reliability_diagram(curve)
-    assert figure.axes[0].get_title("left") == "ECE 30.0 %, MCE 60.0 %, n = 2"
+    assert figure.axes[0].get_title("left") == "calibration error 30.0 % (worst bin 60.0 %), n = 2"
     assert measured(figure).tolist() == [[60.0, 0.0], [100.0, 100.0]]
     heights = [bar.get_height() for bar in figure.axes[1].patches]
     assert heights == pytest.approx([0, 0, 0, 0, 0, 50, 0, 0, 0, 50])
+
+
+def test_points_of_a_reliability_diagram_have_their_intervals_no_line_between_them_and_fade_with_few_records():
+    confidence = torch.cat([torch.full((1,), 0.65), torch.full((10,), 0.75), torch.full((40,), 0.85)])
+    right = torch.arange(51) % 4 > 0
+    curve = metrics.classification.reliability_curve(torch.stack([confidence, 1 - confidence], 1), ~right, num_bins=10)
+    axes = plots.reliability_diagram(curve).axes[0]
+    bars, points, _ = axes.collections  # the third is for the legend
+    low, high = (100 * bound[curve.count > 0] for bound in curve.accuracy_interval)
+    drawn = torch.tensor([segment[:, 1].tolist() for segment in bars.get_segments()])
+    assert drawn.numpy() == pytest.approx(torch.stack([low, high], 1).numpy())
+    for faded in (bars, points):
+        assert faded.get_alpha().tolist() == pytest.approx([0.1925, 0.575, 1.0])
+    assert [name for name, at in lines(axes).items() if len(at) > 1] == ["perfect calibration"]
+
+
+def test_the_confidence_histogram_counts_records_and_with_share_each_group_is_100_percent():
+    counted = metrics.classification.confidence_histogram([[0.95, 0.05]] * 9 + [[0.55, 0.45]], [0] * 9 + [1])
+    correct, wrong = (stairs.get_data().values for stairs in plots.confidence_histogram(counted).axes[0].patches)
+    assert (correct.max(), correct.sum(), wrong.max(), wrong.sum()) == (9, 9, 1, 1)
+    shares = plots.confidence_histogram(counted, share=True).axes[0]
+    assert [stairs.get_data().values.max() for stairs in shares.patches] == [100, 100]
+    axes = plots.confidence_histogram(counted).axes[0]
+    assert (axes.get_ylabel(), shares.get_ylabel()) == ("records", "share of the group (%)")
+    assert all(tick == int(tick) for tick in axes.get_yticks())
+
+
+def test_the_rejection_diagram_says_how_many_records_there_are():
+    axes = plots.rejection_diagram(metrics.uncertainty.rejection_curve([0.1, 0.2, 0.3], [True, True, False])).axes[0]
+    assert axes.get_title("left") == f"area under the curve {(2 / 3 + 1 + 1) / 3:.3f}, n = 3"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("records handed to a person (%)", "accuracy on the rest (%)")
+
+
+def test_the_sides_of_the_coverage_diagram_are_named():
+    curve = metrics.regression.coverage_curve(real(), torch.zeros(50))
+    at = {text.get_text(): text.get_position() for text in plots.coverage_diagram(curve).axes[0].texts}
+    assert at["too cautious"][1] > at["too cautious"][0]
+    assert at["too sure"][1] < at["too sure"][0]
 
 
 def test_intervals_too_narrow_give_a_coverage_below_the_diagonal():
@@ -174,7 +213,7 @@ def test_the_title_has_the_auroc_of_the_chosen_score():
     for score in ("entropy", "mutual_information"):
         auroc = metrics.uncertainty.out_of_distribution_auroc(getattr(ordinary, score), getattr(foreign, score))
         axes = plots.out_of_distribution_histogram(ordinary, foreign, score).axes[0]
-        assert axes.get_title("left") == f"AUROC {auroc:.3f}"
+        assert axes.get_title("left") == f"told apart in {100 * auroc:.1f} % of pairs (AUROC {auroc:.3f})"
         assert axes.get_xlabel() == f"{score.replace('_', ' ')} (nats)"
         for stairs in axes.patches:
             assert stairs.get_data().values.sum() == pytest.approx(100)
@@ -210,6 +249,8 @@ def test_a_sticky_chain_is_worth_less_than_its_length():
     worth = {label.split(":")[0]: float(label.split("ESS ")[1]) for label in lines(figure.axes[0])}
     assert worth["free"] > 700
     assert worth["stuck"] < 50
+    median = worth["stuck"]  # the lower one of two, as torch has it
+    assert figure.axes[0].get_title("left") == f"1,000 samples, worth {median:.0f} independent ones (median)"
 
 
 def test_one_record_and_groups_without_a_record_are_drawn():
@@ -228,7 +269,12 @@ def test_one_record_and_groups_without_a_record_are_drawn():
         (lambda: plots.draw_probabilities([[0.5, 0.5]], names=["one"]), "one name for each of 2, got 1"),
         (lambda: plots.chain_trace([1.0, 2.0]), r"\[samples, coordinates\]"),
         (lambda: plots.out_of_distribution_histogram(classes(), classes(), "doubt"), "score must be one of"),
-        (lambda: plots.regression_bands([1.0], real()), "each of the 50 records, got 1"),
+        (lambda: plots.out_of_distribution_histogram(classes(), real()), "foreign must be a ClassPrediction"),
+        (lambda: plots.regression_bands([1.0], real()), "each of the 50 records, got 1 rows; .* release.predict"),
+        (lambda: plots.regression_bands(torch.ones(50, 3), real()), r"x must be one column.*\[50, 3\].* others fixed"),
+        (lambda: plots.regression_bands(torch.ones(50), classes(50)), "must be a RealPrediction.* got ClassPrediction"),
+        (lambda: bands(data=(torch.ones(4, 2), torch.ones(4))), r"data\[0\] must be one column"),
+        (lambda: bands(data=(torch.ones(4), torch.ones(4, 2))), r"data\[1\] must be one column"),
         (lambda: bands(output=1), "output must be below 1"),
         (lambda: bands(level=95), "level must be > 0 and < 1"),
         (lambda: bands(data=[1.0]), "data must be a pair"),
@@ -240,8 +286,29 @@ def test_what_cannot_be_drawn_is_refused(draw, message):
         draw()
 
 
+FIRST = {
+    plots.reliability_diagram: ("reliability_curve(prediction.probabilities, y)", classes),
+    plots.confidence_histogram: ("confidence_histogram(prediction.probabilities, y)", classes),
+    plots.rejection_diagram: ("rejection_curve(prediction.entropy, prediction.labels == torch.as_tensor(y))", classes),
+    plots.coverage_diagram: ("coverage_curve(prediction, y)", real),
+}
+
+
+@pytest.mark.parametrize("plot", FIRST, ids=lambda plot: plot.__name__)
+def test_a_prediction_in_place_of_a_result_is_refused_with_a_call_that_works(plot):
+    call, make = FIRST[plot]
+    prediction = make()
+    with pytest.raises(DpbnnError, match=f"got {type(prediction).__name__}") as refused:
+        plot(prediction)
+    advice = str(refused.value).split("first: ")[1]
+    assert advice.startswith("dpbnn.metrics.")
+    assert advice.endswith(call)
+    y = [0.0] * 50 if make is real else [0] * 400
+    plot(eval(advice, {"dpbnn": dpbnn, "torch": torch, "prediction": prediction, "y": y}))
+
+
 def test_a_point_estimate_without_mutual_information_is_drawn():
     certain = ClassPrediction(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0.7, 0.7]), 1)
     axes = plots.out_of_distribution_histogram(certain, certain, "mutual_information").axes[0]
-    assert axes.get_title("left") == "AUROC 0.500"
+    assert axes.get_title("left") == "told apart in 50.0 % of pairs (AUROC 0.500)"
     assert axes.get_xlim() == pytest.approx((0, math.log(2)))

@@ -31,7 +31,8 @@ def own_regressor():
 
 def same_prediction(first, second):
     one, other = first.predict(X), second.predict(X)
-    return all(torch.equal(vars(one)[name], vars(other)[name]) for name in vars(one) if name != "num_draws")
+    tensors = [name for name, value in vars(one).items() if isinstance(value, torch.Tensor)]
+    return bool(tensors) and all(torch.equal(vars(one)[name], vars(other)[name]) for name in tensors)
 
 
 def test_a_release_of_our_own_network_loads_without_a_model(tmp_path):
@@ -81,15 +82,18 @@ def test_a_release_is_two_files_without_pickle(tmp_path):
 def test_saving_replaces_a_release_whole_or_not_at_all(tmp_path, monkeypatch):
     first, second = classifier(), classifier()
     first.save(tmp_path / "release")
-    second.save(tmp_path / "release")
+    with pytest.raises(dpbnn.DpbnnError, match="holds a release already"):
+        second.save(tmp_path / "release")
+    assert same_prediction(dpbnn.load(tmp_path / "release"), first)
+    second.save(tmp_path / "release", overwrite=True)
     assert same_prediction(dpbnn.load(tmp_path / "release"), second)
 
     def fail(*_):
         raise OSError("disk full")
 
     monkeypatch.setattr("dpbnn.release.save_file", fail)
-    with pytest.raises(OSError, match="disk full"):
-        first.save(tmp_path / "release")
+    with pytest.raises(dpbnn.DpbnnError, match=r"cannot be written.*disk full"):
+        first.save(tmp_path / "release", overwrite=True)
     assert same_prediction(dpbnn.load(tmp_path / "release"), second)
     assert [path.name for path in tmp_path.iterdir()] == ["release"]
 
@@ -159,3 +163,24 @@ def test_a_likelihood_of_ones_own_is_passed_in_again(tmp_path):
     with pytest.raises(dpbnn.DpbnnError, match=r"likelihood must be given: .* your own Laplace"):
         dpbnn.load(tmp_path / "release")
     assert dpbnn.load(tmp_path / "release", likelihood=Laplace()).predict(X).variance.tolist() == [[2.0]] * 4
+
+
+def test_a_network_of_another_kind_is_warned_of_when_it_is_loaded(tmp_path):
+    def network(activation):
+        return nn.Sequential(nn.Linear(4, 5), activation(), nn.Linear(5, 3))
+
+    plan = dpbnn.PrivacyPlan(40, 10, 2, clip_norm=1.0, noise_multiplier=1.0, delta=1e-2)
+    x, y = torch.randn(40, 4), torch.arange(40) % 3
+    options = {"method": dpbnn.SGD(0.1), "plan": plan, "likelihood": dpbnn.Categorical()}
+    dpbnn.fit(network(nn.Tanh), x, y, **options).save(tmp_path / "release")
+    dpbnn.load(tmp_path / "release", network(nn.Tanh))
+    with pytest.warns(dpbnn.DpbnnWarning, match=r"'\(1\): ReLU\(\)' where that had '\(1\): Tanh\(\)'"):
+        dpbnn.load(tmp_path / "release", network(nn.ReLU))
+    with pytest.raises(dpbnn.DpbnnError, match="must be the Categorical that"):
+        dpbnn.load(tmp_path / "release", network(nn.Tanh), dpbnn.HomoscedasticGaussian())
+
+
+def test_what_is_printed_of_a_release_is_short():
+    release = classifier()
+    assert len(repr(release.posterior)) < 80
+    assert len(repr(release.predict(X))) < 80

@@ -505,3 +505,39 @@ def test_checkpoints_that_take_long_to_write_are_written_less_often(monkeypatch,
         assert folder.is_due(10) is due
     now[0] = 3.1
     assert folder.is_due(0)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [torch.ones(2, 3), (torch.ones(2, 1), torch.ones(2, 1)), dpbnn.likelihoods.Probabilities(torch.ones(3, 1))],
+)
+def test_a_likelihood_that_cannot_predict_is_refused_before_training(returned):
+    class Broken(dpbnn.HomoscedasticGaussian):
+        def predictive(self, outputs, weights):
+            return returned
+
+    with pytest.raises(dpbnn.DpbnnError, match=r"Broken.predictive must return Probabilities or Moments"):
+        fit(y=X[:, :1], model=nn.Linear(6, 1), likelihood=Broken(1.0))
+
+
+def test_a_run_that_diverges_is_warned_of():
+    with pytest.warns(dpbnn.DpbnnWarning, match="not finite"):
+        release = fit(method=dpbnn.SGD(1e300))
+    assert "not finite" in release.settings["warnings"][0]
+
+
+def test_settings_that_are_known_to_mislead_are_warned_of_before_training(monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "add_noise", stop)
+    with pytest.warns(dpbnn.DpbnnWarning, match="divided by 60"), pytest.raises(KeyboardInterrupt):
+        fit(method=dpbnn.SGLD(5.0))
+    for likelihood in (dpbnn.HomoscedasticGaussian(), dpbnn.HeteroscedasticGaussian()):
+        model = nn.Linear(6, 1 if isinstance(likelihood, dpbnn.HomoscedasticGaussian) else 2)
+        with pytest.warns(dpbnn.DpbnnWarning, match="A learned noise level"), pytest.raises(KeyboardInterrupt):
+            fit(y=X[:, :1], model=model, likelihood=likelihood)
+    with pytest.raises(KeyboardInterrupt):  # a given noise level, and a clip norm that is large enough: nothing to say
+        fit(y=X[:, :1], model=nn.Linear(6, 1), likelihood=dpbnn.HomoscedasticGaussian(0.5))
+    with pytest.raises(KeyboardInterrupt):
+        fit(y=X[:, :1], model=nn.Linear(6, 1), likelihood=dpbnn.HomoscedasticGaussian(), the_plan=plan(clip_norm=8.0))

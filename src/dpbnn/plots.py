@@ -47,20 +47,28 @@ INK, GREY = "#000000", "#767676"
 MILLIMETRE = 1 / 25.4
 MOST_ROWS = 12
 NUM_BINS = 30
+MANY_RECORDS = 20
+"""Bins of fewer records are drawn paler: most of what they show is chance."""
 
 
 def reliability_diagram(curve: ReliabilityCurve, axes: "Axes | None" = None) -> "Figure":
-    """Accuracy against confidence with 95 % intervals of chance, and the share of records in each bin below it."""
+    """Accuracy against confidence with 95 % intervals of chance, and the share of records in each bin below it.
+
+    A point for each bin; those of fewer than 20 records are the paler the fewer they hold.
+    """
+    _expect("curve", curve, ReliabilityCurve, "classification.reliability_curve(prediction.probabilities, y)")
     figure, axes = _start(axes, height=100)
     full = curve.count > 0
     confidence, accuracy = 100 * curve.confidence[full], 100 * curve.accuracy[full]
     low, high = (100 * bound[full] for bound in curve.accuracy_interval)
     axes.plot([0, 100], [0, 100], color=GREY, linestyle="--", linewidth=1, label="perfect calibration")
-    reach = torch.stack([accuracy - low, high - accuracy]).clamp_min(0.0)
-    axes.errorbar(
-        confidence.numpy(), accuracy.numpy(), reach.numpy(), color=BLUE, marker="o", markersize=3.5, linewidth=1.2,
-        elinewidth=0.8, capsize=1.5, clip_on=False, label="measured, 95 % interval",
-    )  # fmt: skip
+    strength = (0.15 + 0.85 * curve.count[full] / MANY_RECORDS).clamp_max(1.0).numpy()
+    style: dict[str, Any] = {"color": BLUE, "alpha": strength, "linewidth": 1, "clip_on": False, "zorder": 3}
+    axes.vlines(confidence.numpy(), low.numpy(), high.numpy(), **style)
+    axes.scatter(confidence.numpy(), accuracy.numpy(), 14, **style)
+    # The legend has a point of its own, at full strength whatever the first bin is.
+    named = f"measured, 95 % interval (paler: fewer than {MANY_RECORDS} records)"
+    axes.errorbar([], [], [], color=BLUE, fmt="o", markersize=3.5, elinewidth=1, label=named)
     axes.set(xlim=(0, 100), ylim=(0, 100), ylabel="accuracy (%)")
     axes.tick_params(labelbottom=False)
     below = _panel_below(axes)
@@ -69,18 +77,25 @@ def reliability_diagram(curve: ReliabilityCurve, axes: "Axes | None" = None) -> 
     below.bar(edges[:-1].numpy(), shares.numpy(), edges.diff().numpy(), align="edge", color=SKY, edgecolor="white")
     below.set(xlabel="confidence (%)", ylabel="records (%)")
     ece, mce = 100 * curve.expected_calibration_error, 100 * curve.maximum_calibration_error
-    _finish(axes, f"ECE {ece:.1f} %, MCE {mce:.1f} %, n = {int(curve.count.sum()):,}", columns=2)
+    total = int(curve.count.sum())
+    _finish(axes, f"calibration error {ece:.1f} % (worst bin {mce:.1f} %), n = {total:,}", columns=1)
     return figure
 
 
-def confidence_histogram(histogram: ConfidenceHistogram, axes: "Axes | None" = None) -> "Figure":
-    """Where the confidences of correct and of wrong answers lie, each group by itself."""
+def confidence_histogram(
+    histogram: ConfidenceHistogram, axes: "Axes | None" = None, *, share: bool = False
+) -> "Figure":
+    """How many correct and wrong answers there are at each confidence; with `share`, as shares of either group."""
+    call = "classification.confidence_histogram(prediction.probabilities, y)"
+    _expect("histogram", histogram, ConfidenceHistogram, call)
     figure, axes = _start(axes)
     groups = {"correct": (histogram.correct, BLUE, None), "wrong": (histogram.wrong, VERMILION, "////")}
     for name, (count, colour, hatch) in groups.items():
-        shares = 100 * count / count.sum().clamp_min(1)
-        _outline(axes, 100 * histogram.edges, shares, colour, hatch, f"{name} (n = {int(count.sum()):,})")
-    axes.set(xlim=(0, 100), xlabel="confidence (%)", ylabel="share of the group (%)")
+        heights = 100 * count / count.sum().clamp_min(1) if share else count
+        _outline(axes, 100 * histogram.edges, heights, colour, hatch, f"{name} (n = {int(count.sum()):,})")
+    axes.set(xlim=(0, 100), xlabel="confidence (%)", ylabel="share of the group (%)" if share else "records")
+    if not share:
+        _whole_ticks(axes)
     total = int(histogram.correct.sum() + histogram.wrong.sum())
     _finish(axes, f"accuracy {100 * int(histogram.correct.sum()) / total:.1f} %", columns=2)
     return figure
@@ -88,14 +103,16 @@ def confidence_histogram(histogram: ConfidenceHistogram, axes: "Axes | None" = N
 
 def rejection_diagram(curve: RejectionCurve, axes: "Axes | None" = None) -> "Figure":
     """Accuracy on what is kept against the share rejected, between chance and the best that any order could do."""
+    call = "uncertainty.rejection_curve(prediction.entropy, prediction.labels == torch.as_tensor(y))"
+    _expect("curve", curve, RejectionCurve, call)
     figure, axes = _start(axes)
     rejected = 100 * curve.rejected
     best = 100 * curve.best_accuracy
     axes.plot(rejected.numpy(), best.numpy(), color=GREY, linestyle=":", linewidth=1.2, label="best possible")
     axes.plot(rejected.numpy(), 100 * curve.accuracy.numpy(), color=BLUE, linewidth=1.5, label="by uncertainty")
     axes.axhline(100 * float(curve.accuracy[0]), color=GREY, linestyle="--", linewidth=1, label="at random")
-    axes.set(xlim=(0, 100), xlabel="records rejected (%)", ylabel="accuracy on the rest (%)")
-    _finish(axes, f"area under the curve {curve.area:.3f}", columns=3)
+    axes.set(xlim=(0, 100), xlabel="records handed to a person (%)", ylabel="accuracy on the rest (%)")
+    _finish(axes, f"area under the curve {curve.area:.3f}, n = {len(curve.accuracy):,}", columns=3)
     return figure
 
 
@@ -104,6 +121,9 @@ def out_of_distribution_histogram(
 ) -> "Figure":
     """The doubt about ordinary and about foreign records; `score` is ``"entropy"`` or ``"mutual_information"``."""
     _validate.one_of("score", score, ["entropy", "mutual_information"])
+    for name, prediction in (("ordinary", ordinary), ("foreign", foreign)):
+        if not isinstance(prediction, ClassPrediction):
+            _validate.refuse(name, "a ClassPrediction, as release.predict returns for classes", prediction)
     figure, axes = _start(axes)
     scores = {
         "ordinary": as_scores(score, getattr(ordinary, score)),
@@ -117,7 +137,8 @@ def out_of_distribution_histogram(
         shares = 100 * torch.histogram(values.clamp(0, largest), edges).hist / len(values)
         _outline(axes, edges, shares, colour, hatch, f"{name} (n = {len(values):,})")
     axes.set(xlim=(0, largest), xlabel=f"{score.replace('_', ' ')} (nats)", ylabel="share of the group (%)")
-    _finish(axes, f"AUROC {out_of_distribution_auroc(*scores.values()):.3f}", columns=2)
+    auroc = out_of_distribution_auroc(*scores.values())
+    _finish(axes, f"told apart in {100 * auroc:.1f} % of pairs (AUROC {auroc:.3f})", columns=2)
     return figure
 
 
@@ -132,15 +153,20 @@ def regression_bands(
 ) -> "Figure":
     """The mean over one-dimensional inputs `x`, the band of the draws' means and, around it, that of new targets.
 
+    `x` has an entry for each record of the prediction, in any order. A model of several inputs is predicted with all
+    but one held fixed, and `x` is the column that varies.
+
     Both bands are central and hold `level`: the inner one is doubt about the weights alone. `data` is a pair of inputs
     and targets to show as points; `labels` name the axes, with their units.
     """
     check_real(prediction)
     if _validate.whole_number("output", output, at_least=0) >= prediction.means.shape[2]:
         _validate.refuse("output", f"below {prediction.means.shape[2]}, the number of outputs", output)
+    inputs = _column(
+        "x", x, "a line over one input needs one column: hold the others fixed and give the one that varies"
+    )
+    check_length("x", inputs, prediction.means.shape[1], "x must be what release.predict was asked for")
     figure, axes = _start(axes)
-    inputs = _column("x", x)
-    check_length("x", inputs, prediction.means.shape[1])
     order = inputs.argsort()
     along = inputs[order].numpy()
     percent = f"{100 * _validate.fraction('level', level):.4g} %"
@@ -155,7 +181,8 @@ def regression_bands(
     if data is not None:
         if not isinstance(data, tuple) or len(data) != 2:
             _validate.refuse("data", "a pair of inputs and targets", data)
-        inputs, targets = _column("data[0]", data[0]), _column("data[1]", data[1])
+        inputs = _column("data[0]", data[0], "give the column that x is")
+        targets = _column("data[1]", data[1], "give the column of one output")
         check_length("data[1]", targets, len(inputs))
         axes.plot(
             inputs.numpy(), targets.numpy(), "o", color="white", markeredgecolor=INK, markeredgewidth=0.7, markersize=3,
@@ -169,7 +196,11 @@ def regression_bands(
 
 
 def coverage_diagram(curve: CoverageCurve, axes: "Axes | None" = None) -> "Figure":
-    """The share of targets that central intervals hold against the share that they should hold."""
+    """The share of targets that central intervals hold against the share that they should hold.
+
+    Above the diagonal intervals are wider than they need be (too cautious), below it too narrow (too sure).
+    """
+    _expect("curve", curve, CoverageCurve, "regression.coverage_curve(prediction, y)")
     figure, axes = _start(axes, height=85)
     levels, covered = 100 * curve.level.numpy(), 100 * curve.coverage.numpy()
     axes.plot([0, 100], [0, 100], color=GREY, linestyle="--", linewidth=1, label="perfect")
@@ -178,6 +209,8 @@ def coverage_diagram(curve: CoverageCurve, axes: "Axes | None" = None) -> "Figur
         levels, levels - chance, levels + chance, color=GREY, alpha=0.2, linewidth=0, label="chance (95 %)"
     )
     axes.plot(levels, covered, color=BLUE, marker="o", markersize=3, linewidth=1.2, label="measured")
+    axes.text(3, 97, "too cautious", color=GREY, fontsize=8, verticalalignment="top")
+    axes.text(97, 3, "too sure", color=GREY, fontsize=8, horizontalalignment="right")
     axes.set(xlim=(0, 100), ylim=(0, 100), xlabel="nominal level (%)", ylabel="targets inside the interval (%)")
     _finish(axes, f"calibration error {100 * curve.calibration_error:.1f} %, n = {curve.count:,}", columns=3)
     return figure
@@ -214,6 +247,7 @@ def draw_probabilities(probabilities: Any, names: Sequence[str] | None = None, a
 def chain_trace(samples: Any, names: Sequence[str] | None = None, axes: "Axes | None" = None) -> "Figure":
     """The kept samples of a chain, ``[samples, coordinates]``, and how many independent draws each is worth.
 
+    ``release.posterior.trace`` of an SGLD release has that shape.
     At most four coordinates are drawn, spread evenly; ``names`` has one name for each coordinate of `samples`.
     """
     from dpbnn.posterior.effective_sample_size import effective_sample_size
@@ -232,7 +266,7 @@ def chain_trace(samples: Any, names: Sequence[str] | None = None, axes: "Axes | 
     axes.set(xlabel="kept sample (number)", ylabel="value of the weight")
     axes.margins(x=0)
     columns = 2 if max(len(called[column]) for column in shown) < 16 else 1
-    _finish(axes, f"{len(trace):,} samples, worth {float(worth.median()):.0f} (median)", columns)
+    _finish(axes, f"{len(trace):,} samples, worth {float(worth.median()):,.0f} independent ones (median)", columns)
     return figure
 
 
@@ -248,10 +282,22 @@ def _start(axes: "Axes | None", height: float = 75) -> "tuple[Figure, Axes]":
     return axes.figure.figure, axes  # the whole figure, where the axes are in a part of one
 
 
-def _column(name: str, values: Any) -> Tensor:
+def _expect(name: str, value: object, kind: type, call: str) -> None:
+    """Refuse what is no result of `call`, a function of dpbnn.metrics; mostly it is the prediction itself."""
+    if not isinstance(value, kind):
+        raise DpbnnError(
+            f"{name} must be a {kind.__name__}, got {type(value).__name__}; make one first: dpbnn.metrics.{call}"
+        )
+
+
+def _column(name: str, values: Any, cure: str) -> Tensor:
     """``[records]`` or ``[records, 1]`` as the former."""
     numbers = as_numbers(name, values)
-    return as_scores(name, numbers[:, 0] if numbers.dim() == 2 and numbers.shape[1] == 1 else numbers)
+    if numbers.dim() != 1 and numbers.shape[1:] != (1,):
+        raise DpbnnError(
+            f"{name} must be one column, shape [records] or [records, 1], got shape {list(numbers.shape)}; {cure}."
+        )
+    return as_scores(name, numbers.reshape(-1))
 
 
 def _names(given: Sequence[str] | None, default: list[str]) -> list[str]:
@@ -280,6 +326,14 @@ def _plain(axes: "Axes") -> None:
         label.set_fontsize(8)
 
 
+def _whole_ticks(axes: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    locator = axes.yaxis.get_major_locator()
+    if isinstance(locator, MaxNLocator):  # and not ticks that were chosen for the given axes
+        locator.set_params(integer=True)
+
+
 def _finish(axes: "Axes", title: str, columns: int) -> None:
     """The legend above the axes, where it covers nothing, and the title above the legend."""
     legend = axes.legend(
@@ -289,7 +343,7 @@ def _finish(axes: "Axes", title: str, columns: int) -> None:
     for line in legend.get_lines():
         line.set_linewidth(1.5)
     rows = math.ceil(len(legend.get_texts()) / columns)
-    axes.set_title(title, loc="left", fontsize=8.5, pad=4 + 12 * rows)
+    axes.set_title(title, loc="left", fontsize=8, pad=4 + 12 * rows)
 
 
 def _outline(axes: "Axes", edges: Tensor, heights: Tensor, colour: str, hatch: str | None, label: str) -> None:

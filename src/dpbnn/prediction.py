@@ -28,27 +28,23 @@ from dpbnn.types import DpbnnError
 __all__ = ["ClassPrediction", "Prediction", "RealPrediction", "entropy", "joined"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """In slots, so that the numbers of a prediction, and they alone, are what `vars` shows of it."""
+@dataclass(frozen=True, repr=False)
+class ClassPrediction:
+    """Of classes; ``[records, classes]`` and ``[records]``.
 
-    requested_draws: int | None = None
-    """How many draws were asked for; `num_draws` is less where the posterior holds fewer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept(_Asked):
-    draws: Tensor | None = None
-    """The probabilities of each draw, ``[draws, records, classes]``, where `keep_draws` asked for them."""
-
-
-@dataclass(frozen=True)
-class ClassPrediction(_Kept):
-    """Of classes; ``[records, classes]`` and ``[records]``."""
+    `requested_draws` is how many draws were asked for: `num_draws` is less where the posterior holds fewer. `draws` has
+    the probabilities of each draw, ``[draws, records, classes]``, where `keep_draws` asked for them.
+    """
 
     probabilities: Tensor
     expected_entropy: Tensor
     num_draws: int
+    requested_draws: int | None = None
+    draws: Tensor | None = None
+
+    def __repr__(self) -> str:
+        records, classes = self.probabilities.shape
+        return f"ClassPrediction({records} records, {classes} classes, {self.num_draws} draws)"
 
     @property
     def labels(self) -> Tensor:
@@ -76,12 +72,20 @@ class ClassPrediction(_Kept):
         return torch.multinomial(self.probabilities, count, replacement=True, generator=_generator(seed)).T
 
 
-@dataclass(frozen=True)
-class RealPrediction(_Asked):
-    """Of real outputs: a mixture with one Gaussian per draw, ``[draws, records, outputs]``."""
+@dataclass(frozen=True, repr=False)
+class RealPrediction:
+    """Of real outputs: a mixture with one Gaussian per draw, ``[draws, records, outputs]``.
+
+    `requested_draws` is how many draws were asked for: there are fewer where the posterior holds fewer.
+    """
 
     means: Tensor
     variances: Tensor
+    requested_draws: int | None = None
+
+    def __repr__(self) -> str:
+        draws, records, outputs = self.means.shape
+        return f"RealPrediction({records} records, {outputs} outputs, {draws} draws)"
 
     @property
     def num_draws(self) -> int:

@@ -133,7 +133,10 @@ def as_tensor(name: str, values: Any, dtype: torch.dtype) -> Tensor:
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError) as error:
-        raise DpbnnError(f"{name} must hold numbers, got {getattr(values, 'dtype', type(values).__name__)}.") from error
+        raise DpbnnError(
+            f"{name} must hold numbers, got {getattr(values, 'dtype', type(values).__name__)}; text becomes numbers "
+            "by a public list of its values, as [classes.index(v) for v in column]."
+        ) from error
     if tensor.dim() == 0 or tensor.is_complex():
         raise DpbnnError(f"{name} must have one row per record, got {tensor.dtype} of shape {list(tensor.shape)}.")
     if tensor.is_floating_point():

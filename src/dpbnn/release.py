@@ -8,9 +8,11 @@ shapes.
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from dpbnn.posterior import POSTERIORS, Posterior
 from dpbnn.predict import Prediction, Predictor
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.records import as_tensor
-from dpbnn.types import DpbnnError
+from dpbnn.types import DpbnnError, DpbnnWarning
 
 __all__ = ["FORMAT_VERSION", "Release", "load"]
 
@@ -98,15 +100,25 @@ class Release:
         own = tuple(name for name in self.posterior.names if name.startswith("likelihood."))
         return Objective(self.model, self.likelihood, own)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the release into the folder `path`, whole or not at all; an existing release there is replaced."""
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the release into the folder `path`, whole or not at all.
+
+        A release has cost budget: another one that is there already is replaced with `overwrite` alone.
+        """
         target = Path(path)
-        if (
-            target.exists()
-            and not (target / "release.json").exists()
-            and (not target.is_dir() or any(target.iterdir()))
-        ):
+        if (target / "release.json").exists():
+            if not overwrite:
+                raise DpbnnError(f"{target} holds a release already; choose another path, or pass overwrite=True.")
+        elif target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise DpbnnError(f"{target} exists and is no release; choose another path.")
+        try:
+            self._write(target)
+        except OSError as error:
+            raise DpbnnError(
+                f"The release cannot be written to {target}: {error}; nothing there was changed."
+            ) from error
+
+    def _write(self, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
             fresh = Path(scratch) / "release"
@@ -125,7 +137,11 @@ class Release:
             "format_version": FORMAT_VERSION,
             "posterior": self.posterior.kind,
             "likelihood": {"name": type(self.likelihood).__name__, "settings": _plain(self.likelihood)},
-            "network": {"name": name, "settings": self.model.settings if ours else None},
+            "network": {
+                "name": name,
+                "settings": self.model.settings if ours else None,
+                "structure": repr(self.model),
+            },
             "weights": {name: list(p.shape) for name, p in self.model.named_parameters() if p.requires_grad},
             "settings": dict(self.settings),
             "history": [dict(entry) for entry in self.history],
@@ -154,11 +170,12 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, likelihoo
     kind = _validate.one_of("posterior", description["posterior"], POSTERIORS)
     if POSTERIORS[kind].keeps_dropout and not dropout_layers(network):
         raise DpbnnError("model must have the dropout layers that it was trained with, got none; pass that network.")
+    _check_structure(network, description["network"])
     return Release(
         POSTERIORS[kind].from_tensors(tensors),
         PrivacyGuarantee.from_json(json.dumps(description["guarantee"])),
         network,
-        likelihood or _likelihood(description["likelihood"]),
+        _likelihood(description["likelihood"], likelihood),
         description["settings"],
         tuple(description["history"]),
     )
@@ -199,10 +216,29 @@ def _check_weights(network: nn.Module, shapes: Mapping[str, list[int]]) -> None:
         )
 
 
-def _likelihood(description: Mapping[str, Any]) -> Likelihood:
-    if description["name"] not in LIKELIHOODS:
-        raise DpbnnError(f"likelihood must be given: the release was trained with your own {description['name']}.")
-    return LIKELIHOODS[description["name"]](**description["settings"])
+def _check_structure(network: nn.Module, description: Mapping[str, Any]) -> None:
+    """Weights of the same shapes fit other networks too: one with another activation would predict something else."""
+    trained = description.get("structure", repr(network))
+    if trained != repr(network):
+        ours, theirs = (text.splitlines() for text in (repr(network), trained))
+        pairs = [(a.strip(), b.strip()) for a, b in zip_longest(ours, theirs, fillvalue="") if a != b]
+        warnings.warn(
+            f"The model differs from the one that was trained in {len(pairs)} lines of its description, the first "
+            f"'{pairs[0][0]}' where that had '{pairs[0][1]}'; its predictions may be wrong.",
+            DpbnnWarning,
+            stacklevel=3,
+        )
+
+
+def _likelihood(description: Mapping[str, Any], given: Likelihood | None) -> Likelihood:
+    name = description["name"]
+    if given is not None:
+        if type(given).__name__ != name:
+            raise DpbnnError(f"likelihood must be the {name} that the release was trained with, got {given!r}.")
+        return given
+    if name not in LIKELIHOODS:
+        raise DpbnnError(f"likelihood must be given: the release was trained with your own {name}.")
+    return LIKELIHOODS[name](**description["settings"])
 
 
 def _plain(likelihood: Likelihood) -> dict[str, Any] | None:

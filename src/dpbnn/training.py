@@ -23,6 +23,7 @@ from dpbnn.clipping.objective import wide
 from dpbnn.diagnostics import Diagnostics
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
+from dpbnn.posterior import Posterior
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.ledger import FRESH_KEY, Ledger, fingerprint
 from dpbnn.privacy.mechanism import add_noise
@@ -118,7 +119,8 @@ def fit(
     checked = check_model(working, likelihood, *(part.to(own.device) for part in records.empty))
     if isinstance(records, InMemoryRecords):
         likelihood.check_values(records.y, checked.num_outputs)
-    run = _Run(checked, records, method, plan, execution, Diagnostics(unsafe_diagnostics))
+    remarks = _remarks(method, likelihood, plan)
+    run = _Run(checked, records, method, plan, execution, Diagnostics(unsafe_diagnostics), tuple(remarks))
     measure = PublicMeasure.on(checked, public_data, plan.steps)
     randomness = Randomness.from_operating_system() if unsafe_seed is None else Randomness.from_seed(unsafe_seed)
     own_seed = secrets.randbits(63) if seed is None else _validate.whole_number("seed", seed, at_least=0)
@@ -157,6 +159,7 @@ class _Run:
     plan: PrivacyPlan
     execution: Execution
     diagnostics: Diagnostics
+    remarks: tuple[str, ...]
 
     def begin(self, randomness: Randomness, seed: int, folder: Checkpoint | None) -> _Position:
         """The first step, or where an interrupted run was."""
@@ -232,10 +235,13 @@ class _Run:
     def release(self, position: _Position, measure: PublicMeasure) -> Release:
         """Posterior and guarantee: what the run gives away."""
         objective, posterior = self.checked.objective, self.method.to_posterior(position.state)
-        report = self.method.report(self.plan) | posterior.report()
-        report |= {"engine": self.checked.engine, "releases_charged": len(position.ledger.charges)}
-        for text in report.get("warnings", ()):
+        findings = posterior.report()
+        found = [*findings.pop("warnings", ()), *_not_finite(posterior)]
+        for text in found:
             warnings.warn(text, DpbnnWarning, stacklevel=3)
+        report = self.method.report(self.plan) | findings
+        report |= {"engine": self.checked.engine, "releases_charged": len(position.ledger.charges)}
+        report |= {"warnings": [*self.remarks, *found]} if self.remarks or found else {}
         guarantee = PrivacyGuarantee.for_plan(
             self.plan, random_source=position.randomness.source, voided_by=self._voided_by(position.randomness)
         )
@@ -296,6 +302,27 @@ def _check_types(model: object, method: object, plan: object, likelihood: object
         _validate.refuse("execution", "an Execution", execution)
     if not any(True for _ in model.parameters()):
         _validate.refuse("model", "a module with parameters", type(model).__name__)
+
+
+def _remarks(method: Method[Any], likelihood: Likelihood, plan: PrivacyPlan) -> list[str]:
+    """What the settings alone say, before any budget is spent."""
+    if not plan.is_private:
+        return []
+    least = min(norm for norm, _ in runs_of(plan.clip_norm, plan.steps))
+    found = [*method.remarks(plan), *likelihood.remarks(least)]
+    for text in found:
+        warnings.warn(text, DpbnnWarning, stacklevel=3)
+    return found
+
+
+def _not_finite(posterior: Posterior) -> list[str]:
+    """Released weights may be looked at."""
+    first = next(iter(posterior.draw(1, seed=0)))
+    if all(bool(values.isfinite().all()) for values in first.values()):
+        return []
+    return [
+        "The trained weights are not finite: the run has diverged, and its budget is spent. Lower the learning rate."
+    ]
 
 
 def _raised(plan: PrivacyPlan, method: Method[Any]) -> PrivacyPlan:

@@ -159,3 +159,8 @@ def test_the_model_that_was_passed_in_keeps_its_weights():
     fitted(dpbnn.SGD(learning_rate=0.5), plan, model)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_misspelt_optimizer_is_told_its_name():
+    with pytest.raises(dpbnn.DpbnnError, match="use 'Adam'"):
+        dpbnn.SGD(0.1, optimizer="adam")

@@ -71,6 +71,12 @@ def test_what_is_no_prediction_is_refused_with_a_way_out():
         metrics.evaluate(torch.ones(3, 2), [0, 1, 1])
 
 
+def test_a_prediction_of_classes_is_refused_by_figures_of_real_outputs():
+    for figure in (metrics.regression.rmse, metrics.regression.crps, metrics.regression.coverage_curve):
+        with pytest.raises(DpbnnError, match=r"RealPrediction.* got ClassPrediction; .*metrics\.classification"):
+            figure(class_prediction(), torch.zeros(40))
+
+
 def test_a_network_that_diverged_is_refused():
     with pytest.raises(DpbnnError, match="diverged"):
         metrics.evaluate(ClassPrediction(torch.full((2, 2), math.nan), torch.zeros(2), 1), [0, 1])

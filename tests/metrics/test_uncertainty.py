@@ -79,7 +79,11 @@ def test_one_record_is_a_curve_of_one_point():
         ([0.1, math.nan], [True, False], "uncertainty must hold .* with NaN"),
         ([[0.1]], [True], r"got shape \[1, 1\]"),
         ([0.1, 0.2], [True], "correct must have one row for each of the 2 records, got 1"),
-        ([0.1, 0.2], [3, 1], "True or False"),
+        ([0.1, 0.2], [3, 1], r"True or False .* got torch.int64 .* prediction.labels == torch.as_tensor\(y\)"),
+        ([0.1, 0.2], [0, 1], "True or False .* got torch.int64"),  # labels of two classes
+        ([0.1, 0.2], torch.tensor([0.0, 1.0]), "True or False .* got torch.float32"),
+        ([0.1, 0.2], torch.ones(2) == [1, 1], r"True or False .* shape \[\]"),  # a tensor never equals a list
+        ([0.1, 0.2], torch.ones(2) == torch.ones(2, 1), r"True or False .* shape \[2, 2\]"),  # y in one column
         ([], [], "at least one record"),
     ],
 )

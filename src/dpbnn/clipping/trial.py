@@ -20,7 +20,7 @@ from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.joint import is_one_product
 from dpbnn.clipping.made_up import FAR_OUT, made_up_records, random_weights, with_changed_record
 from dpbnn.clipping.objective import Objective, evaluating
-from dpbnn.likelihoods import Likelihood
+from dpbnn.likelihoods import Likelihood, Moments, Probabilities
 from dpbnn.types import DpbnnError, DpbnnWarning, Weights
 
 __all__ = ["Verdict", "try_out"]
@@ -223,9 +223,16 @@ def _outputs(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> tu
             f"The model must return one row per record, got shape {list(outputs.shape)} for 2 records of shape "
             f"{list(x.shape[1:])}."
         )
-    objective.likelihood.check(outputs, made_up_y)
-    own = objective.likelihood.initial_weights(outputs.shape[-1])
-    return outputs.shape[-1], {name: values.to(x.device) for name, values in own.items()}
+    likelihood = objective.likelihood
+    likelihood.check(outputs, made_up_y)
+    own = {name: values.to(x.device) for name, values in likelihood.initial_weights(outputs.shape[-1]).items()}
+    predicted = likelihood.predictive(outputs, own)
+    if not isinstance(predicted, (Probabilities, Moments)) or any(len(values) != 2 for values in predicted):
+        raise DpbnnError(
+            f"{type(likelihood).__name__}.predictive must return Probabilities or Moments with one row per record, got "
+            f"{type(predicted).__name__}."
+        )
+    return outputs.shape[-1], own
 
 
 def _first_run(objective: Objective, weights: Weights, x: Tensor) -> Tensor:
@@ -235,8 +242,9 @@ def _first_run(objective: Objective, weights: Weights, x: Tensor) -> Tensor:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        cure = "" if x.is_floating_point() else ". X holds whole numbers; X.astype('float32') if they are quantities"
         raise DpbnnError(
-            f"Records of shape {list(x.shape[1:])} and type {x.dtype} do not fit the model: {reason}"
+            f"Records of shape {list(x.shape[1:])} and type {x.dtype} do not fit the model: {reason}{cure}"
         ) from error
 
 

@@ -18,6 +18,7 @@ from dpbnn.types import DpbnnError, Weights
 
 __all__ = ["LOG_STD_RANGE", "HeteroscedasticGaussian", "HomoscedasticGaussian"]
 
+SUFFICIENT_CLIP_NORM = 5.0
 LOG_STD_RANGE = (-10.0, 10.0)
 """What a network's log standard deviations are clamped to: 4.5e-5 to 22,026 in the targets' unit."""
 
@@ -61,6 +62,10 @@ class HomoscedasticGaussian(Likelihood):
                 f"{shape_of(outputs)} and {shape_of(targets)}; reshape what differs."
             )
 
+    def remarks(self, clip_norm: float) -> list[str]:
+        """A learned noise level under a small clip norm."""
+        return _too_narrow(self, clip_norm) if self.noise_std is None else []
+
     def _log_std(self, like: Tensor, weights: Weights) -> Tensor:
         return weights["likelihood.log_std"] if self.noise_std is None else like.new_tensor(math.log(self.noise_std))
 
@@ -94,9 +99,24 @@ class HeteroscedasticGaussian(Likelihood):
                 "give the model two outputs for each target value."
             )
 
+    def remarks(self, clip_norm: float) -> list[str]:
+        """A learned noise level under a small clip norm."""
+        return _too_narrow(self, clip_norm)
+
     def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = wide(outputs).chunk(2, dim=-1)
         return mean, log_std.clamp(*LOG_STD_RANGE)
+
+
+def _too_narrow(likelihood: Likelihood, clip_norm: float) -> list[str]:
+    """With targets of size 1, records with large residuals have gradients of norm 3 to 10, and those show the noise."""
+    if clip_norm >= SUFFICIENT_CLIP_NORM:
+        return []
+    return [
+        f"A learned noise level under clip norm {clip_norm:g} comes out too small, and intervals too narrow, since "
+        f"clipping cuts most where residuals are largest; use a clip norm of {SUFFICIENT_CLIP_NORM:g} to 10 with a "
+        "smaller learning rate, or HomoscedasticGaussian(noise_std=...) with a noise level that is known."
+    ]
 
 
 def _losses(mean: Tensor, log_std: Tensor, targets: Tensor) -> Tensor:

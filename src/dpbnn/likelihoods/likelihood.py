@@ -49,6 +49,10 @@ class Likelihood(ABC):
     def check_values(self, targets: Tensor, num_outputs: int) -> None:  # noqa: B027 - likewise
         """Refuse target values outside the declared range, for the data holder, before training."""
 
+    def remarks(self, clip_norm: float) -> list[str]:
+        """What whoever trains with this clip norm should know before trusting the result."""
+        return []
+
     def made_up_targets(self, like: Tensor, size: int, num_outputs: int) -> Tensor:
         """`size` random targets of the shape and type of `like`, whose values are not looked at.
 

@@ -117,6 +117,10 @@ class Descent:
     def _class(self) -> type[Optimizer]:
         found = getattr(torch.optim, self.optimizer, None) if isinstance(self.optimizer, str) else self.optimizer
         if not (isinstance(found, type) and issubclass(found, Optimizer)) or found is Optimizer:
+            classes = [name for name, value in vars(torch.optim).items() if isinstance(value, type)]
+            alike = [name for name in classes if name.lower() == str(self.optimizer).lower()]
+            if alike:
+                raise DpbnnError(f"optimizer must be a name in torch.optim, got {self.optimizer!r}; use {alike[0]!r}.")
             _validate.refuse("optimizer", "a name in torch.optim such as 'SGD' or 'Adam', or a class", self.optimizer)
         if found.__name__ in UNUSABLE:
             raise DpbnnError(

@@ -26,6 +26,10 @@ class Method(ABC, Generic[State]):
         """The plan that a run follows and is charged for; raises if the settings contradict the given one."""
         return plan
 
+    def remarks(self, plan: PrivacyPlan) -> list[str]:
+        """What whoever trains under this plan should know before trusting the result."""
+        return []
+
     def model_for(self, model: nn.Module) -> nn.Module:
         """The network to train, which has the same weights; raises if the method cannot use it."""
         return model

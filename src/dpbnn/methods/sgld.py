@@ -34,6 +34,7 @@ from dpbnn.types import DpbnnError, NoisySum, Weights
 __all__ = ["SGLD", "SGLDState"]
 
 TOLERANCE = 1e-6
+TOO_HOT = 10.0
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,16 @@ class SGLD(Method[SGLDState]):
             return langevin.temperature(rate, noise, clip_norm=clip_norm, dataset_size=n, batch_size=B)
 
         return combined(at, plan.steps, self.learning_rate, *_levels(self.plan_for(plan)))
+
+    def remarks(self, plan: PrivacyPlan) -> list[str]:
+        """A temperature that nobody asked for, and at which hardly anything is left of the posterior."""
+        hottest = max(tau for tau, _ in runs_of(self.temperature_under(plan), plan.steps))
+        if self.temperature is not None or hottest <= TOO_HOT:
+            return []
+        return [
+            f"The plan's noise implies temperature {hottest:.3g}, far above 1: the chain will mostly show noise. The "
+            f"learning rate of SGLD is that of SGD divided by {plan.dataset_size}; lower it, or the clip norm."
+        ]
 
     def init(self, weights: Weights, plan: PrivacyPlan, seed: int) -> SGLDState:
         """The weights as given, and nothing kept."""

@@ -84,7 +84,12 @@ def as_labels(values: Any, probabilities: Tensor) -> Tensor:
 
 
 def check_real(prediction: RealPrediction) -> None:
-    """Refuse means and variances that are no mixture of Gaussians."""
+    """Refuse another prediction, and means and variances that are no mixture of Gaussians."""
+    if not isinstance(prediction, RealPrediction):
+        raise DpbnnError(
+            f"prediction must be a RealPrediction, as release.predict returns for real outputs, got "
+            f"{type(prediction).__name__}; for classes use dpbnn.metrics.classification."
+        )
     means, variances = prediction.means, prediction.variances
     if means.dim() != 3 or means.shape != variances.shape or not means.numel():
         raise DpbnnError(
@@ -126,15 +131,22 @@ def as_scores(name: str, values: Any) -> Tensor:
 
 
 def as_correctness(values: Any, num_records: int) -> Tensor:
-    """``[records]`` of 0 (wrong) and 1 (correct), in float64."""
-    correct = as_scores("correct", values)
+    """``[records]`` of 0 (wrong) and 1 (correct), in float64, from booleans only: labels may be 0 and 1 as well."""
+    # A tensor compared with a list is a single False.
+    correct = torch.tensor(values) if isinstance(values, bool) else as_numbers("correct", values)
+    if correct.dim() != 1 or correct.dtype != torch.bool:
+        raise DpbnnError(
+            f"correct must hold True or False for each record, shape [records], got {correct.dtype} of shape "
+            f"{list(correct.shape)}; from labels y it is prediction.labels == torch.as_tensor(y)."
+        )
     check_length("correct", correct, num_records)
-    if ((correct != 0) & (correct != 1)).any():
-        raise DpbnnError("correct must hold True or False for each record, got other values; try labels == y.")
-    return correct
+    return correct.double()
 
 
-def check_length(name: str, values: Tensor, num_records: int) -> None:
-    """Refuse another number of records."""
+def check_length(name: str, values: Tensor, num_records: int, cure: str = "") -> None:
+    """Refuse another number of records; `cure` says what to do."""
     if len(values) != num_records:
-        raise DpbnnError(f"{name} must have one row for each of the {num_records} records, got {len(values)} rows.")
+        raise DpbnnError(
+            f"{name} must have one row for each of the {num_records} records, got {len(values)} rows"
+            f"{'; ' if cure else ''}{cure}."
+        )

@@ -58,6 +58,7 @@ def out_of_distribution_auroc(score_in: Any, score_out: Any) -> float:
 def rejection_curve(uncertainty: Any, correct: Any) -> RejectionCurve:
     """Accuracy against the share rejected, from `uncertainty` (rejected from the top) and whether each was `correct`.
 
+    `correct` holds booleans, not labels: from labels y they are ``prediction.labels == torch.as_tensor(y)``.
     Records of equal uncertainty are rejected in random order: the curve is the expectation over it.
     """
     doubt = as_scores("uncertainty", uncertainty)

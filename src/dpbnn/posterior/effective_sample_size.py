@@ -47,8 +47,8 @@ def report_on(count: int, size: float) -> dict[str, Any]:
     if size < min(ENOUGH, count / 2):
         found["warnings"] = [
             f"The {count} kept samples are worth about {size:.1f} independent ones: the chain has hardly moved between "
-            "them, and what differs between draws understates the doubt about the weights. Take more steps, a larger "
-            "learning rate, or a longer burn-in if it is still on its way."
+            "them, so that what differs between draws understates the doubt about the weights. Private chains are "
+            "often this short; their average is still good. Only more steps would help."
         ]
     return found
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dpbnn.own_draws import derived_seed, standard_normals
 from dpbnn.posterior.effective_sample_size import effective_sample_size, report_on
+from dpbnn.posterior.posterior import described
 from dpbnn.types import Weights
 
 __all__ = ["LowRankGaussian"]
@@ -21,7 +22,7 @@ __all__ = ["LowRankGaussian"]
 MEAN, DIAGONAL, DIRECTIONS, TRACE = "mean/", "diagonal/", "directions/", "trace"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LowRankGaussian:
     """``N(mean, diag(diagonal) + directions' directions)``; `directions` is ``[rank, *shape]`` for each weight.
 
@@ -35,6 +36,9 @@ class LowRankGaussian:
 
     kind: ClassVar[str] = "low_rank_gaussian"
     keeps_dropout: ClassVar[bool] = False
+
+    def __repr__(self) -> str:
+        return described(self, f"rank {len(next(iter(self.directions.values())))}")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from dpbnn.own_draws import derived_seed, standard_normals
+from dpbnn.posterior.posterior import described
 from dpbnn.types import Weights
 
 __all__ = ["MeanField"]
@@ -18,7 +19,7 @@ __all__ = ["MeanField"]
 MEAN, STD = "mean/", "std/"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MeanField:
     """``N(mean, std^2)`` for each weight by itself."""
 
@@ -27,6 +28,9 @@ class MeanField:
 
     kind: ClassVar[str] = "mean_field"
     keeps_dropout: ClassVar[bool] = False
+
+    def __repr__(self) -> str:
+        return described(self)
 
     @property
     def names(self) -> tuple[str, ...]:

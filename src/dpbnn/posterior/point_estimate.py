@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from dpbnn.posterior.posterior import described
 from dpbnn.types import Weights
 
 __all__ = ["DropoutNetwork", "PointEstimate"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PointEstimate:
     """One set of weights: no uncertainty about them."""
 
@@ -23,6 +24,9 @@ class PointEstimate:
 
     kind: ClassVar[str] = "point_estimate"
     keeps_dropout: ClassVar[bool] = False
+
+    def __repr__(self) -> str:
+        return described(self)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -47,7 +51,7 @@ class PointEstimate:
         return {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DropoutNetwork(PointEstimate):
     """One set of weights for a network whose dropout layers stay on: every draw is a network with other masks.
 

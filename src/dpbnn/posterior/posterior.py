@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 from dpbnn.types import Weights
 
-__all__ = ["Posterior"]
+__all__ = ["Posterior", "described"]
 
 
 class Posterior(Protocol):
@@ -36,3 +36,9 @@ class Posterior(Protocol):
     def report(self) -> dict[str, Any]:
         """Plain values that a reader of the release should know."""
         ...
+
+
+def described(posterior: Posterior, *details: str) -> str:
+    """For `repr`: how many weights there are, not their values."""
+    size = sum(values.numel() for values in next(iter(posterior.draw(1, seed=0))).values())
+    return f"{type(posterior).__name__}({', '.join([f'{size:,} weights', *details])})"

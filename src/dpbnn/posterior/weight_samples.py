@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dpbnn.own_draws import derived_seed
 from dpbnn.posterior.effective_sample_size import effective_sample_size, report_on, watched
+from dpbnn.posterior.posterior import described
 from dpbnn.types import Weights
 
 __all__ = ["WeightSamples"]
@@ -23,7 +24,7 @@ __all__ = ["WeightSamples"]
 SAMPLES, IMPORTANCE = "samples/", "importance"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WeightSamples:
     """``[samples, *shape]`` for each weight, in memory or mapped from disk, and ``[samples]`` importances.
 
@@ -38,6 +39,9 @@ class WeightSamples:
 
     def __len__(self) -> int:
         return len(self.importance)
+
+    def __repr__(self) -> str:
+        return described(self, f"{len(self)} samples")
 
     @property
     def names(self) -> tuple[str, ...]:

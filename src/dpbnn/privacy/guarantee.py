@@ -202,7 +202,7 @@ def _assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
         f"no person has more than {plan.max_records_per_person} record"
         + ("s" if plan.max_records_per_person > 1 else ""),
         "the initial weights and all settings do not depend on the private data",
-        "what checks of the values find before training, such as missing ones, is for the data holder only",
+        "what checks of the values find before training, such as labels out of range, is for the data holder only",
         "the model treats each record alone in all circumstances, as it did on made-up ones before training",
         "the machine that trains is trusted, and its random generators, which are not cryptographic, are not predicted",
         "side channels of floating-point arithmetic and of timing are not covered",
