@@ -521,9 +521,11 @@ def test_a_likelihood_that_cannot_predict_is_refused_before_training(returned):
 
 
 def test_a_run_that_diverges_is_warned_of():
-    with pytest.warns(dpbnn.DpbnnWarning, match="not finite"):
-        release = fit(method=dpbnn.SGD(1e300))
-    assert "not finite" in release.settings["warnings"][0]
+    with pytest.warns(dpbnn.DpbnnWarning, match="has diverged"):
+        release = fit(method=dpbnn.SGD(1e12))
+    assert "has diverged" in release.settings["warnings"][0]
+    with pytest.raises(dpbnn.DpbnnError, match="at most 1e"):
+        dpbnn.SGD(1e300)
 
 
 def test_settings_that_are_known_to_mislead_are_warned_of_before_training(monkeypatch):

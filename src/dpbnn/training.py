@@ -39,6 +39,7 @@ from dpbnn.types import DpbnnError, DpbnnWarning, NoisySum
 
 __all__ = ["Execution", "fit"]
 
+LARGEST_WEIGHT = 1e6
 NOISE_TOLERANCE = 1e-6
 """Relative: what rounding may take off the plan's noise; epsilon is reported for what is left."""
 
@@ -236,7 +237,7 @@ class _Run:
         """Posterior and guarantee: what the run gives away."""
         objective, posterior = self.checked.objective, self.method.to_posterior(position.state)
         findings = posterior.report()
-        found = [*findings.pop("warnings", ()), *_not_finite(posterior)]
+        found = [*findings.pop("warnings", ()), *_diverged(posterior)]
         for text in found:
             warnings.warn(text, DpbnnWarning, stacklevel=3)
         report = self.method.report(self.plan) | findings
@@ -315,14 +316,13 @@ def _remarks(method: Method[Any], likelihood: Likelihood, plan: PrivacyPlan) -> 
     return found
 
 
-def _not_finite(posterior: Posterior) -> list[str]:
+def _diverged(posterior: Posterior) -> list[str]:
     """Released weights may be looked at."""
     first = next(iter(posterior.draw(1, seed=0)))
-    if all(bool(values.isfinite().all()) for values in first.values()):
+    largest = max((float(values.abs().max()) for values in first.values() if values.numel()), default=0.0)
+    if largest <= LARGEST_WEIGHT:
         return []
-    return [
-        "The trained weights are not finite: the run has diverged, and its budget is spent. Lower the learning rate."
-    ]
+    return [f"The trained weights reach {largest:.3g}: the run has diverged. Its budget is spent; use a smaller rate."]
 
 
 def _raised(plan: PrivacyPlan, method: Method[Any]) -> PrivacyPlan:

@@ -28,6 +28,9 @@ UNUSABLE = {
 }
 
 
+LARGEST_RATE = 1e15
+
+
 @dataclass(frozen=True)
 class Term:
     """A part of the gradient: `gradients` over `divisor`, times `factors` where there are any.
@@ -58,7 +61,7 @@ class Descent:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        as_schedule("learning_rate", self.learning_rate)
+        as_schedule("learning_rate", self.learning_rate, _rate)
         if not 0 <= _validate.finite("momentum", self.momentum) < 1:
             _validate.refuse("momentum", ">= 0 and < 1", self.momentum)
         if self.momentum and self.optimizer not in ("SGD", torch.optim.SGD):
@@ -127,6 +130,11 @@ class Descent:
                 f"optimizer must not be {found.__name__}: {UNUSABLE[found.__name__]}; use 'SGD' or 'Adam'."
             )
         return found
+
+
+def _rate(name: str, value: object) -> float:
+    rate = _validate.positive(name, value)
+    return rate if rate <= LARGEST_RATE else _validate.refuse(name, f"at most {LARGEST_RATE:g}", value)
 
 
 def check_prior(prior: object) -> None:
