@@ -96,7 +96,7 @@ def test_the_prior_leaves_the_likelihoods_own_weights_alone():
         model,
         X,
         5 * X[:, :1],
-        method=dpbnn.SGD(learning_rate=0.02, prior=dpbnn.Gaussian(1e-3)),
+        method=dpbnn.SGD(learning_rate=0.02, prior=dpbnn.Gaussian(0.03)),
         plan=plan,
         likelihood=dpbnn.HomoscedasticGaussian(),
     )
