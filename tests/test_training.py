@@ -524,7 +524,7 @@ def test_a_run_that_diverges_is_warned_of():
     with pytest.warns(dpbnn.DpbnnWarning, match="has diverged"):
         release = fit(method=dpbnn.SGD(1e12))
     assert "has diverged" in release.settings["warnings"][0]
-    with pytest.raises(dpbnn.DpbnnError, match="at most 1e"):
+    with pytest.raises(dpbnn.DpbnnError, match="from 1e-30"):
         dpbnn.SGD(1e300)
 
 
@@ -543,3 +543,17 @@ def test_settings_that_are_known_to_mislead_are_warned_of_before_training(monkey
         fit(y=X[:, :1], model=nn.Linear(6, 1), likelihood=dpbnn.HomoscedasticGaussian(0.5))
     with pytest.raises(KeyboardInterrupt):
         fit(y=X[:, :1], model=nn.Linear(6, 1), likelihood=dpbnn.HomoscedasticGaussian(), the_plan=plan(clip_norm=8.0))
+
+
+def test_the_generator_that_a_method_sees_does_not_tell_how_many_masks_were_drawn():
+    seen = []
+
+    class Curious(dpbnn.SGD):
+        def update(self, state, noisy, step):
+            seen.append(float(torch.rand(1)))
+            return super().update(state, noisy, step)
+
+    for records in (60, 7):
+        fit(X[:records], Y[:records], model=network(dropout=0.5), method=Curious(0.1), seed=4)
+    assert seen[:20] == seen[20:]
+    assert len(set(seen)) == 20

@@ -20,7 +20,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils.parametrize import ParametrizationList
 
 from dpbnn import _validate
-from dpbnn.clipping.objective import evaluating
+from dpbnn.modes import evaluating
 from dpbnn.networks import CNN, MLP
 from dpbnn.types import DpbnnError
 

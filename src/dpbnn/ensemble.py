@@ -20,9 +20,10 @@ from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dpbnn.clipping.objective import Objective, evaluating
+from dpbnn.clipping.objective import Objective
 from dpbnn.dropout import dropout_layers, masks_on, without_fast_path
 from dpbnn.likelihoods import Moments, Probabilities
+from dpbnn.modes import evaluating
 from dpbnn.posterior import Posterior
 from dpbnn.types import DpbnnError, Weights
 

@@ -23,6 +23,7 @@ from dpbnn.clipping.objective import wide
 from dpbnn.diagnostics import Diagnostics
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
+from dpbnn.own_draws import derived_seed
 from dpbnn.posterior import Posterior
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.ledger import FRESH_KEY, Ledger, fingerprint
@@ -189,6 +190,7 @@ class _Run:
                 ledger.enter(step, mark)
                 if folder is not None:
                     folder.note(step, mark)
+            _forget_masks(derived_seed(position.seed, step), self.device)
             state = position.state
             if ledger.holds(step, mark):
                 state = self.method.keep(self.method.update(state, noisy, step), step)
@@ -346,6 +348,14 @@ def _on_device(model: nn.Module, device: str | torch.device | None) -> nn.Module
         return copy.deepcopy(model).to(device)
     except (RuntimeError, AssertionError) as error:
         raise DpbnnError(f"device {str(device)!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def _forget_masks(seed: int, device: torch.device) -> None:
+    """A method may draw from torch's generator, but not in the state that the masks left, which tells their number."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
 
 
 @contextmanager

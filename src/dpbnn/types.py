@@ -8,8 +8,10 @@ side of the privacy boundary a line of code is on:
 Everything that takes a `NoisySum` is post-processing and spends no budget.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 __all__ = ["ClippedSum", "DpbnnError", "DpbnnWarning", "Draws", "NoisySum", "Weights"]
@@ -42,11 +44,13 @@ class ClippedSum:
     """A sum of clipped per-record gradients: PRIVATE. It dies inside one step, in `add_noise`.
 
     Guarantees: adding or removing one record moves `gradients`, all of them taken together as one vector,
-    by at most `sensitivity` in the Euclidean norm.
+    by at most `sensitivity` in the Euclidean norm. Sums over many records are in float64; `types` says in which type
+    each is released, whatever the number of records.
     """
 
     gradients: Weights
     sensitivity: float
+    types: Mapping[str, torch.dtype] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

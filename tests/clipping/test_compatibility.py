@@ -1,6 +1,7 @@
 """What cannot be private is refused by name, with the cure."""
 
 import gc
+import math
 import weakref
 
 import pytest
@@ -326,3 +327,68 @@ def test_bad_arguments_get_one_clear_line(arguments, message):
     y = arguments.pop("y", torch.zeros(4, dtype=torch.long))
     with pytest.raises(DpbnnError, match=message):
         clipped_gradient_sum(nn.Linear(6, 3), Categorical(), torch.randn(4, 6), y, **arguments)
+
+
+class Centred(nn.Module):
+    """Mixes records at its output."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x):
+        z = self.layer(x)
+        return z - 3 * z.mean(dim=0, keepdim=True)
+
+
+class Censored(HomoscedasticGaussian):
+    """Made-up targets are never above 5: the trial would see nothing."""
+
+    def negative_log_likelihood(self, outputs, targets, weights):
+        losses = super().negative_log_likelihood(outputs, targets, weights)
+        return torch.where(targets.reshape(outputs.shape)[:, 0] > 5, losses, 0.0)
+
+
+class MostlyNan(HomoscedasticGaussian):
+    def negative_log_likelihood(self, outputs, targets, weights):
+        losses = super().negative_log_likelihood(outputs, targets, weights)
+        return torch.where(targets.reshape(outputs.shape)[:, 0] > 1.5, losses, math.nan)
+
+
+@pytest.mark.parametrize("likelihood", [Censored(1.0), MostlyNan(1.0)], ids=["flat", "nan"])
+def test_made_up_targets_that_show_nothing_are_refused(likelihood):
+    with pytest.raises(DpbnnError, match=r"cannot be tried out.*made_up_targets"):
+        check_model(Centred(), likelihood, torch.zeros(4, 3), torch.zeros(4, 1))
+
+
+class SizeInTraining(nn.Module):
+    """Depends on the batch size, in training mode alone, beside dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.dropout = nn.Linear(3, 2), nn.Dropout(0.1)
+
+    def forward(self, x):
+        z = self.layer(self.dropout(x)) * torch.tensor([1.0, -1.0])
+        return z * (-1.0) ** len(x) if self.training else z
+
+
+def test_a_dependence_on_size_in_training_mode_beside_dropout_is_refused():
+    with pytest.raises(DpbnnError, match="mixes records"):
+        check_model(SizeInTraining(), Categorical(), torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))
+
+
+def test_a_switch_that_is_turned_after_the_trial_is_noticed():
+    class Switched(nn.Linear):
+        mix = False
+
+        def forward(self, x):
+            z = super().forward(x)
+            return z - z.mean(dim=0, keepdim=True) if self.mix else z
+
+    model = Switched(3, 2)
+    x, y = torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)
+    check_model(model, Categorical(), x, y)
+    model.mix = True
+    with pytest.raises(DpbnnError, match="mixes records"):
+        check_model(model, Categorical(), x, y)

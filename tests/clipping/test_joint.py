@@ -47,6 +47,10 @@ MODELS = {
         lambda: nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3)),
         lambda n: torch.randn(n, 1, 6, 6),
     ),
+    "one place": (
+        lambda: nn.Sequential(nn.Conv2d(1, 4, 6), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3)),
+        lambda n: torch.randn(n, 1, 6, 6),
+    ),
     "tokens": (Tokens, lambda n: torch.randint(0, 11, (n, 6))),
     "bare": (Bare, lambda n: torch.randn(n, 5)),
     "used twice": (
@@ -165,3 +169,67 @@ def test_a_half_precision_model_is_summed_in_float32():
     found = clip_and_sum(checked, draws, x.bfloat16(), y, 1.0)
     assert all(v.dtype == torch.float32 for v in found.gradients.values())
     assert set(ENGINES) == {"book_keeping", "vmap", "loop"}
+
+
+@pytest.mark.parametrize("num_draws", [1, 3])
+def test_many_records_whose_draws_cancel_do_not_drown_one_another(num_draws):
+    """With residuals of opposite signs in the draws, partial sums are a million times what is left of them."""
+    torch.manual_seed(37)
+    size, likelihood = 4096, dpbnn.HomoscedasticGaussian(noise_std=1.0)
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    method = dpbnn.BBP(0.1, form="joint", num_draws=num_draws, initial_std=1e-5)
+    plan = dpbnn.PrivacyPlan(10**5, size, 2, clip_norm=1.0, noise_multiplier=1.0, delta=1e-6)
+    where = method.weights(method.init({"weight": model.weight.detach()}, plan, 37), 0)
+    x = torch.randn(1).abs().expand(size, 1) * (torch.rand(size, 1) + 0.5) * 1e6
+    outputs = torch.stack([x.double() @ weights["weight"].double().T for weights in where.weights])
+    middle = outputs.mean(dim=0)
+    y = (middle + 2.4e-3 * (outputs - middle).abs().mean(dim=0)).float()
+    checked = check_model(model, likelihood, x, y)
+    whole = clip_and_sum(checked, where, x, y, 1.0).gradients["weight"].double()
+    for record in (0, size // 2, size - 1):
+        others = torch.arange(size) != record
+        without = clip_and_sum(checked, where, x[others], y[others], 1.0).gradients["weight"].double()
+        assert float((whole - without).norm()) <= 1.001
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "positions"), [(1000, 1000, 2), (3, 200_000, 1), (1_080_000, 1, 1)])
+def test_long_rows_are_measured_to_the_room_for_rounding(inputs, outputs, positions):
+    """Equal numbers in long rows: float32 alone would understate their norm."""
+    model = nn.Linear(inputs, outputs, bias=False)
+    nn.init.zeros_(model.weight)
+    x, y = torch.ones(1, positions, inputs), torch.full((1, positions * outputs), 1e3)
+    flattened = nn.Sequential(model, nn.Flatten())
+    likelihood = dpbnn.HomoscedasticGaussian(1.0)
+    checked = check_model(flattened, likelihood, x, y)
+    weights = checked.objective.model_weights()
+    ones = {name: torch.ones_like(values) for name, values in weights.items()}
+    for where in (weights, Draws((weights,), (ones,))):
+        found = clip_and_sum(checked, where, x, y, 1.0).gradients
+        assert math.sqrt(sum(float(v.double().square().sum()) for v in found.values())) <= 1.0 + 1e-6
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan, 1e30])
+def test_multipliers_that_are_not_finite_do_not_show_whether_a_batch_was_empty(bad):
+    model, x, y, draws = made("mlp", 1)
+    broken = {name: torch.full_like(values, bad) for name, values in draws.multipliers[0].items()}
+    checked = check_model(model, CATEGORICAL, x, y)
+    for records in (0, 4):
+        found = clip_and_sum(checked, Draws(draws.weights, (broken,)), x[:records], y[:records], 1.0).gradients
+        assert all(values.isfinite().all() for values in found.values())
+
+
+def test_types_of_what_is_released_do_not_depend_on_the_number_of_records():
+    from dpbnn.privacy.mechanism import add_noise
+    from dpbnn.privacy.randomness import Randomness
+
+    for name, num_draws in (("mlp", 0), ("mlp", 2)):
+        model, x, y, draws = made(name, max(1, num_draws), records=4097)
+        checked = check_model(model, CATEGORICAL, x, y)
+        where = draws if num_draws else draws.weights[0]
+        seen = set()
+        for records in (0, 1, 4096, 4097):
+            clipped = clip_and_sum(checked, where, x[:records], y[:records], 1.0)
+            noisy = add_noise(clipped, 1.0, Randomness.from_seed(0), 0).gradients
+            seen.add(tuple((key, values.dtype, values.shape) for key, values in noisy.items()))
+        assert len(seen) == 1

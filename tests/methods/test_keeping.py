@@ -1,5 +1,8 @@
 """What is kept of a chain: the right iterates, in the room there is; and a summary with the chain's own moments."""
 
+import os
+import shutil
+
 import pytest
 import torch
 from torch import nn
@@ -25,7 +28,7 @@ def chain(steps, seed=0, dtype=torch.float32):
 
 
 def kept(keeping, steps=200, importance=lambda step: 1.0, **options):
-    store = keeping.open(LIKE, steps)
+    store = keeping.open(LIKE, steps, run=0)
     for step, weights in enumerate(chain(steps, **options)):
         store.offer(step, weights, importance(step))
     return store
@@ -65,7 +68,7 @@ def test_the_window_drops_the_burn_in_and_thins_back_from_the_last(steps, burn_i
 )
 def test_too_few_or_too_many_samples_are_refused_before_training(keeping, words):
     with pytest.raises(dpbnn.DpbnnError, match=words):
-        keeping.open(LIKE, 10)
+        keeping.open(LIKE, 10, run=0)
     plan = dpbnn.PrivacyPlan(20, 5, 10, clip_norm=1.0, noise_multiplier=1.0, delta=1e-2)
     if keeping.burn_in:
         with pytest.raises(dpbnn.DpbnnError, match=words):
@@ -95,7 +98,7 @@ def test_arguments_are_validated():
 def test_room_in_memory_bounds_the_samples_and_half_precision_doubles_them():
     size = 4 * sum(values.numel() for values in LIKE.values())
     counts = [
-        dpbnn.KeepSamples(max_bytes=10 * size, dtype=dtype, burn_in=0).open(LIKE, 1000).window.count
+        dpbnn.KeepSamples(max_bytes=10 * size, dtype=dtype, burn_in=0).open(LIKE, 1000, run=0).window.count
         for dtype in ("float32", "bfloat16")
     ]
     assert counts == [10, 20]
@@ -116,26 +119,58 @@ def test_samples_are_the_iterates_themselves(tmp_path, on_disk, dtype):
         assert sum(file.stat().st_size for file in path.glob("*.bin")) == 10 * 21 * (4 if dtype is None else 2)
 
 
-def test_samples_on_disk_are_not_overwritten_once_they_are_complete(tmp_path):
+def test_samples_on_disk_belong_to_one_run(tmp_path):
     keeping = dpbnn.KeepSamples(thin=10, path=tmp_path / "samples")
-    half_done = keeping.open(LIKE, 200)
+    half_done = keeping.open(LIKE, 200, run=0)
     for step, weights in enumerate(list(chain(200))[:150]):
         half_done.offer(step, weights, 1.0)
-    with pytest.raises(dpbnn.DpbnnError, match="in use by another run"):
-        keeping.open(LIKE, 200)
-    del half_done
-    kept(keeping)  # an interrupted run may be taken up again
-    with pytest.raises(dpbnn.DpbnnError, match="choose another"):
-        keeping.open(LIKE, 200)
+    with pytest.raises(dpbnn.DpbnnError, match="not this run's"):
+        keeping.open(LIKE, 200, run=1)
+    with pytest.raises(dpbnn.DpbnnError, match="not this run's"):
+        keeping.open(LIKE, 100, run=0)
+    kept(keeping)  # the same run may be taken up again
+    with pytest.raises(dpbnn.DpbnnError, match="finished run"):
+        kept(keeping)
     (tmp_path / "else").mkdir()
-    (tmp_path / "else" / "file").touch()
+    (tmp_path / "else" / "layout.json").write_text("{")
     with pytest.raises(dpbnn.DpbnnError, match="choose another"):
-        dpbnn.KeepSamples(path=tmp_path / "else").open(LIKE, 200)
+        dpbnn.KeepSamples(path=tmp_path / "else").open(LIKE, 200, run=0)
+
+
+@pytest.mark.parametrize("harm", ["another run's samples", "deleted", "cut off", "none"])
+def test_a_resumed_run_refuses_samples_on_disk_that_are_not_its_own(tmp_path, harm):
+    keeping = dpbnn.KeepSamples(thin=10, path=tmp_path / "samples")
+    first = keeping.open(LIKE, 200, run=0)
+    for step, weights in enumerate(list(chain(200))[:150]):
+        first.offer(step, weights, 1.0)
+    saved = first.to_save()
+    assert saved["count"] == 5
+    del first
+    if harm == "another run's samples":
+        other = keeping.open(LIKE, 200, run=0)
+        for step, weights in enumerate(list(chain(200, seed=1))[:150]):
+            other.offer(step, weights, 1.0)
+    elif harm == "deleted":
+        shutil.rmtree(tmp_path / "samples")
+    elif harm == "cut off":
+        os.truncate(tmp_path / "samples" / "0.bin", 8)
+    again = keeping.open(LIKE, 200, run=0)
+    if harm == "none":
+        again.restore(saved)
+        for step, weights in enumerate(chain(200)):
+            if step >= 150:
+                again.offer(step, weights, 1.0)
+        expected = list(chain(200))[109::10]
+        for found, weights in zip(again.posterior({}).draw(100, seed=0), expected, strict=True):
+            assert all(torch.equal(found[name], values) for name, values in weights.items())
+    else:
+        with pytest.raises(dpbnn.DpbnnError, match="not those of the interrupted run"):
+            again.restore(saved)
 
 
 def test_before_the_first_sample_the_posterior_is_the_current_weights():
     for keeping in (dpbnn.KeepSamples(), dpbnn.KeepSummary()):
-        store = keeping.open(LIKE, 100)
+        store = keeping.open(LIKE, 100, run=0)
         (weights,) = store.posterior({name: values + 3 for name, values in LIKE.items()}).draw(10, seed=0)
         assert (weights["a.bias"] == 3).all()
 

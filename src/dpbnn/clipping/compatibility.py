@@ -62,8 +62,13 @@ def check_model(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) 
 
 def _mode(model: nn.Module) -> Any:
     """What can change between two calls on the same model."""
-    modules = tuple((id(module), module.training) for module in model.modules())
+    modules = tuple((id(module), *_switches(module)) for module in model.modules())
     return modules, tuple((id(p), p.requires_grad, p.shape, p.dtype) for p in model.parameters())
+
+
+def _switches(module: nn.Module) -> tuple[tuple[str, object], ...]:
+    """A module's own plain attributes: what its forward may depend on."""
+    return tuple((name, value) for name, value in vars(module).items() if isinstance(value, (bool, int, float, str)))
 
 
 def _refuse_known_offenders(model: nn.Module) -> None:

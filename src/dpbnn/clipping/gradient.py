@@ -39,6 +39,7 @@ AUTOMATIC_GAMMA = 0.01
 WRITTEN_OUT_NUMBERS = 2**26
 LARGEST_FLOAT32_SUM = 4096
 """Sums over more records are added up in parts, in float64: float32 would round by more than the room for it."""
+LARGEST_MULTIPLIER = 1e6
 LARGEST_NORM = 1e18
 """A gradient beyond this norm is treated as not finite: its square would leave float32."""
 
@@ -106,14 +107,27 @@ def clip_and_sum(
                 with full_precision(x.device):
                     part = _clip_and_sum_one_part(gradients, clip_norm, clipping, observe)
                 _add(total, {n: g.double() for n, g in part.items()} if len(x) > LARGEST_FLOAT32_SUM else part)
-    return ClippedSum({name: total[name] if name in total else zeros() for name, zeros in _zeros(where)}, clip_norm)
+    zeros = dict(_zeros(where))
+    sums = {name: total[name] if name in total else make() for name, make in zeros.items()}
+    return ClippedSum(sums, clip_norm, _released_types(where))
+
+
+def _released_types(where: Weights | Draws) -> dict[str, torch.dtype]:
+    weights = where.weights[0] if isinstance(where, Draws) else where
+    return {name: wide(values).dtype for name, values in weights.items()}
 
 
 def _cast(checked: CheckedModel, where: Weights | Draws) -> Weights | Draws:
     """In the types and on the device that the model computes in."""
     if isinstance(where, Draws):
-        return Draws(tuple(map(checked.objective.cast, where.weights)), where.multipliers)
+        multipliers = [{name: _bounded(values) for name, values in own.items()} for own in where.multipliers]
+        return Draws(tuple(map(checked.objective.cast, where.weights)), tuple(multipliers))
     return checked.objective.cast(where)
+
+
+def _bounded(multipliers: Tensor) -> Tensor:
+    """0 x inf is NaN: an infinite multiplier would show whether a batch was empty."""
+    return multipliers.nan_to_num(0.0, 0.0, 0.0).clamp(-LARGEST_MULTIPLIER, LARGEST_MULTIPLIER)
 
 
 def _zeros(where: Weights | Draws) -> Iterator[tuple[str, Callable[[], Tensor]]]:

@@ -15,7 +15,15 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from dpbnn.clipping.per_record import ROUNDING_SHARE, Dense, Outer, PerRecordGradient, combine
+from dpbnn.clipping.per_record import (
+    LONGEST_FLOAT32_SUM,
+    ROUNDING_SHARE,
+    Dense,
+    Outer,
+    PerRecordGradient,
+    combine,
+    row_norms,
+)
 
 __all__ = ["Joint", "is_one_product"]
 
@@ -24,7 +32,7 @@ SMALLEST = 1e-30
 
 def is_one_product(gradient: PerRecordGradient) -> bool:
     """Whether a weight's gradient is ``b a'`` for every record, and need not be written out."""
-    return isinstance(gradient, Outer) and gradient.inputs.shape[1:3] == (1, 1)
+    return isinstance(gradient, Outer) and gradient.inputs.shape[1:3] == (1, 1) and len(gradient.shape) == 2
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,9 @@ class Joint:
 
     def _spread_of_one(self) -> Tensor:
         a, b, sizes = _directions(self.terms[0])
-        return ((b.square() @ self.multipliers[0].square()) * a.square()).sum(dim=1).double() * sizes.square()
+        rows = zip(b.split(LONGEST_FLOAT32_SUM, dim=1), self.multipliers[0].split(LONGEST_FLOAT32_SUM), strict=True)
+        pulled = torch.stack([(part.square() @ m.square()).double() for part, m in rows]).sum(dim=0)
+        return (pulled * a.double().square()).sum(dim=1) * sizes.square()
 
     def _spread_of_many(self) -> Tensor:
         parts = [(a.double(), b.double(), sizes) for a, b, sizes in map(_directions, self.terms)]
@@ -70,10 +80,14 @@ class Joint:
         return torch.maximum(total, (rounding * largest).square())
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        """``[2, *shape]``: in the mean, and in the spread."""
-        sums = [term.weighted_sum(factors) for term in self.terms]
+        """``[2, *shape]``: in the mean, and in the spread. Draws that cancel do so in float64."""
+        if len(self.terms) == 1:
+            total = self.terms[0].weighted_sum(factors)
+            return torch.stack([total, total * self.multipliers[0]])
+        sums = [_wide(term).weighted_sum(factors) for term in self.terms]
         in_spread = [values * m for values, m in zip(sums, self.multipliers, strict=True)]
-        return torch.stack([torch.stack(sums).mean(dim=0), torch.stack(in_spread).mean(dim=0)])
+        both = torch.stack([torch.stack(sums).mean(dim=0), torch.stack(in_spread).mean(dim=0)])
+        return both.to(self.multipliers[0].dtype)
 
     def without(self, dropped: Tensor) -> "Joint":  # noqa: D102 - the protocol says it, here and below
         return Joint(tuple(term.without(dropped) for term in self.terms), self.multipliers)
@@ -88,5 +102,10 @@ def _directions(term: PerRecordGradient) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs and output gradients as unit vectors, whose squares stay in float32, and the product of their norms."""
     assert isinstance(term, Outer)
     a, b = term.inputs[:, 0, 0], term.output_gradients[:, 0, 0]
-    sizes = [torch.linalg.vector_norm(values, dim=1, keepdim=True).clamp_min(SMALLEST) for values in (a, b)]
-    return a / sizes[0], b / sizes[1], (sizes[0].double() * sizes[1].double())[:, 0]
+    sizes = [row_norms(values, SMALLEST) for values in (a, b)]
+    return a / sizes[0][:, None].to(a.dtype), b / sizes[1][:, None].to(b.dtype), sizes[0] * sizes[1]
+
+
+def _wide(term: PerRecordGradient) -> Outer:
+    assert isinstance(term, Outer)
+    return Outer(term.inputs.double(), term.output_gradients.double(), term.shape)

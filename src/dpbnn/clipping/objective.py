@@ -15,7 +15,7 @@ from torch.func import functional_call
 from dpbnn.likelihoods import Likelihood
 from dpbnn.types import DpbnnError, Weights
 
-__all__ = ["Objective", "evaluating", "full_precision", "wide"]
+__all__ = ["Objective", "full_precision", "wide"]
 
 
 class Objective:
@@ -140,15 +140,3 @@ def full_precision(device: torch.device) -> Iterator[None]:
             yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and then every module's own mode again."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode

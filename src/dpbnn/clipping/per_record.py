@@ -21,12 +21,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Dense", "Outer", "PerRecordGradient", "Rows", "combine"]
+__all__ = ["LONGEST_FLOAT32_SUM", "Dense", "Outer", "PerRecordGradient", "Rows", "combine", "row_norms"]
 
 ROUNDING_SHARE = 5e-5
 """How much of the clip norm the rounding of a product over many positions may use up."""
 
 
+LONGEST_FLOAT32_SUM = 4096
 SMALLEST_NORM = 1e-18
 """Factors of a product count at least this much: below it their squares leave float32, and could hide the other."""
 
@@ -59,7 +60,7 @@ class Dense:
 
     def squared_norms(self) -> Tensor:  # noqa: D102 - the protocol says it, here and below
         rows = self.values.flatten(2) if self.values.dim() > 2 else self.values.reshape(len(self.values), 1, -1)
-        return _row_norms(rows).square().sum(dim=1)
+        return row_norms(rows).square().sum(dim=1)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
         return torch.tensordot(factors.to(self.values.dtype), self.values, dims=1)
@@ -90,7 +91,7 @@ class Outer:
 
     def squared_norms(self) -> Tensor:
         """One position: ``|a|^2 |g|^2``. Several: ``<A A', G G'>`` in float64 (in float32 it cancels)."""
-        term_norms = _row_norms(self.inputs, SMALLEST_NORM) * _row_norms(self.output_gradients, SMALLEST_NORM)
+        term_norms = row_norms(self.inputs, SMALLEST_NORM) * row_norms(self.output_gradients, SMALLEST_NORM)
         if self.inputs.shape[2] == 1:
             return term_norms.square().sum(dim=(1, 2))
         a, g = self.inputs.double(), self.output_gradients.double()
@@ -133,7 +134,7 @@ class Rows:
         return Rows(pairs // shape[0], pairs % shape[0], totals, num_records, shape)
 
     def squared_norms(self) -> Tensor:  # noqa: D102
-        squares = _row_norms(self.values).square()
+        squares = row_norms(self.values).square()
         return squares.new_zeros(self.num_records).index_add_(0, self.records, squares)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
@@ -162,10 +163,19 @@ def combine(first: PerRecordGradient, second: PerRecordGradient) -> PerRecordGra
     return Dense(first.dense().values + second.dense().values)
 
 
-def _row_norms(values: Tensor, at_least: float = 0.0) -> Tensor:
-    """Norms over the last dimension in float64: short sums in the values' own type, so nothing is copied."""
-    norms: Tensor = torch.linalg.vector_norm(values, dim=-1)
-    return norms.double().clamp_min(at_least)
+def row_norms(values: Tensor, at_least: float = 0.0) -> Tensor:
+    """Norms over the last dimension in float64: short sums in the values' own type, so that nothing is copied.
+
+    A long row is added up in pieces: float32 would lose more than the room for rounding.
+    """
+    whole = values.shape[-1] - values.shape[-1] % LONGEST_FLOAT32_SUM
+    if values.shape[-1] <= LONGEST_FLOAT32_SUM:
+        norms: Tensor = torch.linalg.vector_norm(values, dim=-1).double()
+    else:
+        pieces = torch.linalg.vector_norm(values[..., :whole].unflatten(-1, (-1, LONGEST_FLOAT32_SUM)), dim=-1).double()
+        rest = torch.linalg.vector_norm(values[..., whole:], dim=-1).double()
+        norms = (pieces.square().sum(dim=-1) + rest.square()).sqrt()
+    return norms.clamp_min(at_least)
 
 
 def _zero_rows(values: Tensor, dropped: Tensor) -> Tensor:

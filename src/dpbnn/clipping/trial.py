@@ -19,8 +19,10 @@ from dpbnn.clipping.book_keeping import record, ruled_layers
 from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.joint import is_one_product
 from dpbnn.clipping.made_up import FAR_OUT, made_up_records, random_weights, with_changed_record
-from dpbnn.clipping.objective import Objective, evaluating
+from dpbnn.clipping.objective import Objective
+from dpbnn.dropout import dropout_layers
 from dpbnn.likelihoods import Likelihood, Moments, Probabilities
+from dpbnn.modes import evaluating
 from dpbnn.types import DpbnnError, DpbnnWarning, Weights
 
 __all__ = ["Verdict", "try_out"]
@@ -55,6 +57,7 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
         ]
         for trial in trials:
             trial.refuse_state()
+            trial.refuse_blindness()
             trial.refuse_mixing()
             trial.refuse_shared_draws()
         engine = _fastest_engine(trials[-1])
@@ -87,16 +90,25 @@ class _Trial:
         with torch.no_grad():
             return self.objective.losses(self.objective.outputs(self.weights, x), y, self.weights)
 
+    def refuse_blindness(self) -> None:
+        """Losses that are NaN, or that do not depend on the model's output, would show nothing of what it does."""
+        with torch.no_grad():
+            outputs = self.objective.outputs(self.weights, self.x)
+        leaf = outputs.detach().requires_grad_()
+        losses = self.objective.losses(leaf, self.y, self.weights)
+        (gradients,) = torch.autograd.grad(losses.sum(), leaf, materialize_grads=True, allow_unused=True)
+        seen = losses.isfinite() & gradients.isfinite().flatten(1).all(dim=1) & gradients.flatten(1).any(dim=1)
+        if seen.sum() < len(seen) * 3 / 4:
+            raise DpbnnError(
+                f"The model cannot be tried out: of {len(seen)} made-up records {int(len(seen) - seen.sum())} have a "
+                f"loss that is not finite or not of its output; let {type(self.objective.likelihood).__name__}."
+                "made_up_targets draw targets that the likelihood accepts, and scale the model to inputs of size 1."
+            )
+
     def refuse_state(self) -> None:
         """The same again must give the same again, and leave nothing behind."""
         before = {name: values.clone() for name, values in self.weights.items()}
         first = self.losses(self.x, self.y)
-        if first.isnan().all():
-            raise DpbnnError(
-                f"The loss of every made-up record is NaN, so that nothing can be tried on {len(first)} of them; let "
-                f"{type(self.objective.likelihood).__name__}.made_up_targets draw targets that the likelihood accepts, "
-                "and the model take inputs of any size."
-            )
         kept = _kept_values(self.objective.model)
         if not _alike(self.losses(self.x, self.y), first):
             raise DpbnnError(
@@ -142,17 +154,19 @@ class _Trial:
     def refuse_dependence_on_size(self, engine: str) -> None:
         """Loss and gradient of a record must be those that it has alone.
 
-        Random models are looked at in evaluation mode, if that makes them less random and can be differentiated; half
-        precision rounds too coarsely to tell.
+        Random models are looked at with their dropout layers off, or else in evaluation mode, if that makes them less
+        random and can be differentiated; half precision rounds too coarsely to tell.
         """
         if next(iter(self.weights.values())).dtype.itemsize < 4:
             return
         if not self._is_random():
             self._refuse_difference_to_alone(engine)
             return
-        with evaluating(self.objective.model), suppress(RuntimeError):
-            if not self._is_random():
-                self._refuse_difference_to_alone(engine)
+        for calmer in (_without_masks, evaluating):
+            with calmer(self.objective.model), suppress(RuntimeError):
+                if not self._is_random():
+                    self._refuse_difference_to_alone(engine)
+                    return
 
     def _is_random(self) -> bool:
         return any(not _alike(self.losses(self.x, self.y, seed), self.losses(self.x, self.y)) for seed in SEEDS)
@@ -187,6 +201,19 @@ class _Trial:
 def _alike(first: Tensor, second: Tensor) -> bool:
     tolerance = max(1e-3, torch.finfo(first.dtype).eps ** 0.5)
     return torch.allclose(first, second, rtol=tolerance, atol=1e-6, equal_nan=True)
+
+
+@contextmanager
+def _without_masks(model: nn.Module) -> Iterator[None]:
+    """Dropout layers off, everything else as it is trained."""
+    layers = [layer for _, layer in dropout_layers(model) if layer.training]
+    for layer in layers:
+        layer.training = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = True
 
 
 def _kept_values(model: nn.Module) -> dict[str, object]:

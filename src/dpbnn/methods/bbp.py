@@ -127,7 +127,7 @@ class BBP(Method[BBPState]):
         _validate.positive("initial_std", self.initial_std)
         if _validate.whole_number("num_draws", self.num_draws) > 1 and self.form == "aligned":
             raise DpbnnError(f"num_draws must be 1 for the aligned form, got {self.num_draws}; use form='joint'.")
-        _ = self._descent
+        object.__setattr__(self, "learning_rate", self._descent.learning_rate)
 
     @cached_property
     def _descent(self) -> Descent:

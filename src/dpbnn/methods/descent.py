@@ -20,7 +20,7 @@ from dpbnn.priors import Flat, Prior
 from dpbnn.schedule import Schedule, as_schedule, runs_of, value_at
 from dpbnn.types import DpbnnError, Weights
 
-__all__ = ["Descent", "Term", "check_prior", "of_network", "prior_gradient"]
+__all__ = ["Descent", "Term", "as_rate", "check_prior", "of_network", "prior_gradient"]
 
 UNUSABLE = {
     "LBFGS": "it evaluates the loss again within a step, which no plan accounts for",
@@ -28,7 +28,7 @@ UNUSABLE = {
 }
 
 
-LARGEST_RATE = 1e15
+SMALLEST_RATE, LARGEST_RATE = 1e-30, 1e15
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Descent:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        as_schedule("learning_rate", self.learning_rate, _rate)
+        object.__setattr__(self, "learning_rate", as_schedule("learning_rate", self.learning_rate, as_rate))
         if not 0 <= _validate.finite("momentum", self.momentum) < 1:
             _validate.refuse("momentum", ">= 0 and < 1", self.momentum)
         if self.momentum and self.optimizer not in ("SGD", torch.optim.SGD):
@@ -132,9 +132,11 @@ class Descent:
         return found
 
 
-def _rate(name: str, value: object) -> float:
-    rate = _validate.positive(name, value)
-    return rate if rate <= LARGEST_RATE else _validate.refuse(name, f"at most {LARGEST_RATE:g}", value)
+def as_rate(name: str, value: object) -> float:
+    """A learning rate within the range that arithmetic bears."""
+    rate = float(_validate.positive(name, value))
+    within = SMALLEST_RATE <= rate <= LARGEST_RATE
+    return rate if within else _validate.refuse(name, f"from {SMALLEST_RATE:g} to {LARGEST_RATE:g}", value)
 
 
 def check_prior(prior: object) -> None:

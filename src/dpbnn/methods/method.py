@@ -1,7 +1,8 @@
 """The verbs of every method, in the order in which a run uses them.
 
-A method learns about the data through `NoisySum` alone: no verb takes a batch, so that a new method cannot spoil
-the guarantee. `plan_for` may raise the plan's noise and must not lower it; what the run charges is what it returns.
+A method learns about the data through `NoisySum` alone: no verb takes a batch, so that a new one does not spoil the
+guarantee by mistake. `plan_for` may raise the plan's noise and change nothing else, which `fit` checks. What
+`model_for` returns is run on private records: it is trusted as the user's own model is.
 """
 
 from abc import ABC, abstractmethod

@@ -63,7 +63,7 @@ class SGD(Method[SGDState]):
 
     def __post_init__(self) -> None:
         check_prior(self.prior)
-        _ = self._descent
+        object.__setattr__(self, "learning_rate", self._descent.learning_rate)
 
     @cached_property
     def _descent(self) -> Descent:

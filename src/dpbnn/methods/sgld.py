@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpbnn import _validate
-from dpbnn.methods.descent import Descent, Term, check_prior, of_network, prior_gradient
+from dpbnn.methods.descent import Descent, Term, as_rate, check_prior, of_network, prior_gradient
 from dpbnn.methods.keeping import Keeping, KeepSamples, KeepSummary, Store
 from dpbnn.methods.method import Method
 from dpbnn.methods.sgd import SGD
@@ -35,6 +35,9 @@ __all__ = ["SGLD", "SGLDState"]
 
 TOLERANCE = 1e-6
 TOO_HOT = 10.0
+COLDEST = 1e-30
+ROUNDING = 1e-11
+"""What is added to the noise, so that rounding it to twelve digits does not take any away."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,10 @@ class SGLD(Method[SGLDState]):
     keep_as: Keeping = field(default_factory=KeepSamples)
 
     def __post_init__(self) -> None:
-        as_schedule("learning_rate", self.learning_rate)
+        object.__setattr__(self, "learning_rate", as_schedule("learning_rate", self.learning_rate, as_rate))
         check_prior(self.prior)
-        if self.temperature is not None:
-            _validate.positive("temperature", self.temperature)
+        if self.temperature is not None and _validate.positive("temperature", self.temperature) < COLDEST:
+            _validate.refuse("temperature", f"at least {COLDEST:g}", self.temperature)
         if not isinstance(self.keep_as, (KeepSamples, KeepSummary)):
             _validate.refuse("keep_as", "KeepSamples(...) or KeepSummary(...)", self.keep_as)
 
@@ -83,7 +86,7 @@ class SGLD(Method[SGLDState]):
             wanted = langevin.noise_multiplier(rate, tau, clip_norm=clip_norm, dataset_size=n, batch_size=B)
             if wanted < least * (1 - TOLERANCE):
                 raise DpbnnError(_too_cold(tau, rate, clip_norm, wanted, least))
-            return max(wanted, least)
+            return max(wanted, least) * (1 + ROUNDING)
 
         return replace(plan, noise_multiplier=combined(noise, plan.steps, self.learning_rate, *_levels(plan)))
 
@@ -112,7 +115,7 @@ class SGLD(Method[SGLDState]):
         """The weights as given, and nothing kept."""
         self.prior.check(list(of_network(weights)))
         own = {name: values.detach().clone() for name, values in weights.items()}
-        return SGLDState(own, self.keep_as.open(own, plan.steps), plan, seed)
+        return SGLDState(own, self.keep_as.open(own, plan.steps, seed), plan, seed)
 
     def weights(self, state: SGLDState, step: int) -> Weights:
         """The current weights."""

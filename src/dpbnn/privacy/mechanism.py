@@ -25,6 +25,7 @@ def add_noise(clipped: ClippedSum, noise_multiplier: float, randomness: Randomne
         The noise is independent between numbers, parameters and steps.
         Noise is drawn and added in float32 or wider.
         The private sum is gone afterwards.
+        Names, shapes and types of what is released do not depend on the records.
     """
     scale = _validate.non_negative("noise_multiplier", noise_multiplier)
     gradients = {name: values.contiguous() for name, values in clipped.gradients.items()}
@@ -35,4 +36,4 @@ def add_noise(clipped: ClippedSum, noise_multiplier: float, randomness: Randomne
     if scale > 0:
         scale *= _validate.positive("the sensitivity of a sum that gets noise", clipped.sensitivity)
         randomness.add_normals(list(gradients.values()), scale, step)
-    return NoisySum(gradients)
+    return NoisySum({name: values.to(clipped.types.get(name, values.dtype)) for name, values in gradients.items()})

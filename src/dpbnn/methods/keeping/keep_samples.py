@@ -1,16 +1,16 @@
 """Keep iterates of the chain themselves, in memory or mapped from disk.
 
 >>> import torch
->>> store = KeepSamples(thin=2).open({"w": torch.zeros(3)}, steps=12)
+>>> store = KeepSamples(thin=2).open({"w": torch.zeros(3)}, steps=12, run=0)
 >>> for step in range(12):
 ...     store.offer(step, {"w": torch.full((3,), float(step))}, importance=1.0)
 >>> [weights["w"][0].item() for weights in store.posterior({}).draw(10, seed=0)]
 [7.0, 9.0, 11.0]
 """
 
+import hashlib
 import json
 import os
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,8 +59,8 @@ class KeepSamples:
         if self.dtype is not None:
             _validate.one_of("dtype", self.dtype, DTYPES)
 
-    def open(self, weights: Weights, steps: int) -> "SampleStore":
-        """An empty store for samples of such weights; raises if there is no room for two."""
+    def open(self, weights: Weights, steps: int, run: int) -> "SampleStore":
+        """An empty store for samples of such weights; raises if there is no room for two. `run` tells runs apart."""
         dtypes = {name: DTYPES[self.dtype] if self.dtype else values.dtype for name, values in weights.items()}
         each = sum(values.numel() * dtypes[name].itemsize for name, values in weights.items())
         room = self.max_samples if self.path else min(self.max_samples, self.max_bytes // each)
@@ -71,7 +71,7 @@ class KeepSamples:
                 for name, values in weights.items()
             }
             return SampleStore(window, samples)
-        folder = _Folder(Path(self.path))
+        folder = _Folder(Path(self.path), run)
         return SampleStore(window, folder.mapped(weights, dtypes, window.count), folder)
 
 
@@ -82,13 +82,18 @@ class SampleStore:
         self.window, self.samples, self.folder = window, samples, folder
         self.importance = torch.zeros(window.count, dtype=torch.float64)
         self.count = 0
+        self._digest = hashlib.blake2b()
 
     def offer(self, step: int, weights: Weights, importance: float) -> None:
         """Keep the iterate after this step, if it is one of those to be kept."""
+        if self.folder is not None:
+            self.folder.refuse_finished()
         if not self.window.holds(step):
             return
         for name, values in weights.items():
             self.samples[name][self.count].copy_(values)
+        if self.folder is not None:
+            self._add_to_digest(self.count)
         self.importance[self.count] = importance
         self.count += 1
         if self.folder is not None and step == self.window.steps - 1:
@@ -104,7 +109,8 @@ class SampleStore:
     def to_save(self) -> dict[str, Any]:
         """What is not on disk already."""
         samples = {} if self.folder else {name: values[: self.count].clone() for name, values in self.samples.items()}
-        return {"count": self.count, "importance": self.importance.clone(), "samples": samples}
+        digest = self._digest.copy().digest()
+        return {"count": self.count, "importance": self.importance.clone(), "samples": samples, "digest": digest}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go back to what was saved; what was kept since is written over."""
@@ -112,27 +118,39 @@ class SampleStore:
         self.importance.copy_(saved["importance"])
         for name, values in saved["samples"].items():
             self.samples[name][: self.count].copy_(values)
+        if self.folder is not None:
+            self.folder.resumed = True
+            for index in range(self.count):
+                self._add_to_digest(index)
+            if self._digest.digest() != saved["digest"]:
+                raise DpbnnError(
+                    f"The samples in {self.folder.path} are not those of the interrupted run, and its guarantee would "
+                    "not cover them; delete its checkpoint and start again. What it has released stays spent."
+                )
+
+    def _add_to_digest(self, index: int) -> None:
+        for values in self.samples.values():
+            self._digest.update(values[index].contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
 class _Folder:
-    """A folder of samples, which belongs to one run at a time for as long as that run's process lives."""
+    """A folder of samples, which belongs to one run: that which it was made for, also after an interruption."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, run: int) -> None:
+        self.path, self.run = path, run
+        self.resumed = False
 
     def mapped(self, weights: Weights, dtypes: Mapping[str, torch.dtype], count: int) -> Weights:
-        """Files for the samples; those of an interrupted run are used again, those of a finished one refused."""
-        layout = {name: [count, *values.shape, str(dtypes[name])] for name, values in weights.items()}
+        """Files for the samples: new ones, or those of the same run."""
+        shapes = {name: [count, *values.shape, str(dtypes[name])] for name, values in weights.items()}
+        layout = {"run": hashlib.blake2b(str(self.run).encode(), digest_size=16).hexdigest(), "samples": shapes}
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            described = self.path / LAYOUT
-            ours = described.is_file() and json.loads(described.read_text()) == layout
-            if not (ours and (self.path / UNFINISHED).exists()):
-                raise DpbnnError(
-                    f"path {self.path} exists and is not from an interrupted run of this kind; choose another."
-                )
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._claim()
-        (self.path / LAYOUT).write_text(json.dumps(layout))
+            if self._layout() != layout:
+                raise DpbnnError(f"path {self.path} exists and is not this run's; choose another.")
+        else:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / UNFINISHED).touch()
+            (self.path / LAYOUT).write_text(json.dumps(layout))
         files = {name: str(self.path / f"{position}.bin") for position, name in enumerate(weights)}
         return {
             name: torch.from_file(files[name], shared=True, size=count * values.numel(), dtype=dtypes[name]).view(
@@ -141,20 +159,18 @@ class _Folder:
             for name, values in weights.items()
         }
 
-    def _claim(self) -> None:
-        """Another run's samples must not end up among ours: they are not covered by our guarantee."""
-        lock = os.open(self.path / UNFINISHED, os.O_RDWR | os.O_CREAT, 0o644)
-        self._let_go = weakref.finalize(self, os.close, lock)
+    def _layout(self) -> object:
         try:
-            import fcntl
+            return json.loads((self.path / LAYOUT).read_text())
+        except (OSError, ValueError):
+            return None
 
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ModuleNotFoundError:  # no such locks on this system
-            pass
-        except OSError as error:
-            raise DpbnnError(f"path {self.path} is in use by another run; choose another.") from error
+    def refuse_finished(self) -> None:
+        """A new run with an old one's seed must not write over that one's samples."""
+        if not self.resumed and not (self.path / UNFINISHED).exists():
+            raise DpbnnError(f"path {self.path} holds the samples of a finished run; choose another.")
 
     def finish(self) -> None:
         """All samples are there."""
         (self.path / UNFINISHED).unlink(missing_ok=True)
-        self._let_go()
+        self.resumed = True

@@ -43,8 +43,8 @@ class KeepSummary:
         if self.thin is not None:
             _validate.whole_number("thin", self.thin)
 
-    def open(self, weights: Weights, steps: int) -> "SummaryStore":
-        """An empty summary of such weights."""
+    def open(self, weights: Weights, steps: int, run: int) -> "SummaryStore":
+        """An empty summary of such weights; it is in memory, so that `run` does not matter."""
         at_most = 1000 if self.thin is None else steps
         return SummaryStore(Window.over(steps, self.burn_in, self.thin, at_most), weights, self.rank)
 
