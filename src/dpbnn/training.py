@@ -4,7 +4,6 @@ One run, top to bottom: check everything -> for each step: Poisson batch -> clip
 update -> posterior + guarantee = release. What comes after the noise is never handed data.
 """
 
-import copy
 import secrets
 import warnings
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
 from dpbnn.own_draws import derived_seed
 from dpbnn.posterior import Posterior
+from dpbnn.preparation import check_types, on_device, raised, remarks
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.ledger import FRESH_KEY, Ledger, fingerprint
 from dpbnn.privacy.mechanism import add_noise
@@ -35,14 +35,11 @@ from dpbnn.progress import show_progress
 from dpbnn.public_measure import PublicMeasure
 from dpbnn.records import Batch, InMemoryRecords, Records, as_records
 from dpbnn.release import Release
-from dpbnn.schedule import combined, runs_of
-from dpbnn.types import DpbnnError, DpbnnWarning, NoisySum
+from dpbnn.types import DpbnnWarning, NoisySum
 
 __all__ = ["Execution", "fit"]
 
 LARGEST_WEIGHT = 1e6
-NOISE_TOLERANCE = 1e-6
-"""Relative: what rounding may take off the plan's noise; epsilon is reported for what is left."""
 
 
 @dataclass(frozen=True)
@@ -112,17 +109,19 @@ def fit(
         Everything visible depends on the records only through the noisy sums.
         A resumed run ends as an uninterrupted one.
     """
-    execution = execution or Execution()
-    _check_types(model, method, plan, likelihood, execution)
-    plan = _raised(plan, method)
-    working = method.model_for(_on_device(model, device))
+    check_types(model, method, plan, likelihood)
+    execution = Execution() if execution is None else execution
+    if not isinstance(execution, Execution):
+        _validate.refuse("execution", "an Execution", execution)
+    plan = raised(plan, method)
+    working = method.model_for(on_device(model, device))
     own = next(working.parameters())
     records = as_records(X, y, own.dtype)
     checked = check_model(working, likelihood, *(part.to(own.device) for part in records.empty))
     if isinstance(records, InMemoryRecords):
         likelihood.check_values(records.y, checked.num_outputs)
-    remarks = _remarks(method, likelihood, plan)
-    run = _Run(checked, records, method, plan, execution, Diagnostics(unsafe_diagnostics), tuple(remarks))
+    advice = tuple(remarks(method, likelihood, plan))
+    run = _Run(checked, records, method, plan, execution, Diagnostics(unsafe_diagnostics), advice)
     measure = PublicMeasure.on(checked, public_data, plan.steps)
     randomness = Randomness.from_operating_system() if unsafe_seed is None else Randomness.from_seed(unsafe_seed)
     own_seed = secrets.randbits(63) if seed is None else _validate.whole_number("seed", seed, at_least=0)
@@ -161,7 +160,7 @@ class _Run:
     plan: PrivacyPlan
     execution: Execution
     diagnostics: Diagnostics
-    remarks: tuple[str, ...]
+    advice: tuple[str, ...]
 
     def begin(self, randomness: Randomness, seed: int, folder: Checkpoint | None) -> _Position:
         """The first step, or where an interrupted run was."""
@@ -244,7 +243,7 @@ class _Run:
             warnings.warn(text, DpbnnWarning, stacklevel=3)
         report = self.method.report(self.plan) | findings
         report |= {"engine": self.checked.engine, "releases_charged": len(position.ledger.charges)}
-        report |= {"warnings": [*self.remarks, *found]} if self.remarks or found else {}
+        report |= {"warnings": [*self.advice, *found]} if self.advice or found else {}
         guarantee = PrivacyGuarantee.for_plan(
             self.plan, random_source=position.randomness.source, voided_by=self._voided_by(position.randomness)
         )
@@ -292,32 +291,6 @@ class _Run:
         return reasons
 
 
-def _check_types(model: object, method: object, plan: object, likelihood: object, execution: object) -> None:
-    if not isinstance(model, nn.Module):
-        _validate.refuse("model", "a torch.nn.Module", model)
-    if not isinstance(plan, PrivacyPlan):
-        _validate.refuse("plan", "a PrivacyPlan", plan)
-    if not isinstance(likelihood, Likelihood):
-        _validate.refuse("likelihood", "a Likelihood such as Categorical()", likelihood)
-    if not isinstance(method, Method):
-        _validate.refuse("method", "a method such as SGD(learning_rate=0.25)", method)
-    if not isinstance(execution, Execution):
-        _validate.refuse("execution", "an Execution", execution)
-    if not any(True for _ in model.parameters()):
-        _validate.refuse("model", "a module with parameters", type(model).__name__)
-
-
-def _remarks(method: Method[Any], likelihood: Likelihood, plan: PrivacyPlan) -> list[str]:
-    """What the settings alone say, before any budget is spent."""
-    if not plan.is_private:
-        return []
-    least = min(norm for norm, _ in runs_of(plan.clip_norm, plan.steps))
-    found = [*method.remarks(plan), *likelihood.remarks(least)]
-    for text in found:
-        warnings.warn(text, DpbnnWarning, stacklevel=3)
-    return found
-
-
 def _diverged(posterior: Posterior) -> list[str]:
     """Released weights may be looked at."""
     first = next(iter(posterior.draw(1, seed=0)))
@@ -325,29 +298,6 @@ def _diverged(posterior: Posterior) -> list[str]:
     if largest <= LARGEST_WEIGHT:
         return []
     return [f"The trained weights reach {largest:.3g}: the run has diverged. Its budget is spent; use a smaller rate."]
-
-
-def _raised(plan: PrivacyPlan, method: Method[Any]) -> PrivacyPlan:
-    """The plan with the noise that the method asks for: nothing else may change, and noise may only grow."""
-    asked = method.plan_for(plan)
-    if asked == plan:
-        return plan
-    if replace(asked, noise_multiplier=plan.noise_multiplier) != plan:
-        raise DpbnnError(f"{type(method).__name__}.plan_for must change the plan's noise alone, got {asked}.")
-    left = combined(lambda now, before: now / before, plan.steps, asked.noise_multiplier, plan.noise_multiplier)
-    if any(share < 1 - 2 * NOISE_TOLERANCE for share, _ in runs_of(left, plan.steps)):
-        raise DpbnnError(f"{type(method).__name__}.plan_for must not lower the plan's noise, got {asked}.")
-    return asked
-
-
-def _on_device(model: nn.Module, device: str | torch.device | None) -> nn.Module:
-    """The model itself, or a copy of it where it is wanted elsewhere."""
-    try:
-        if device is None or torch.device(device) == next(model.parameters()).device:
-            return model
-        return copy.deepcopy(model).to(device)
-    except (RuntimeError, AssertionError) as error:
-        raise DpbnnError(f"device {str(device)!r} cannot be used: {str(error).splitlines()[0]}") from error
 
 
 def _forget_masks(seed: int, device: torch.device) -> None:

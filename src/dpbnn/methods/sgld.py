@@ -92,14 +92,16 @@ class SGLD(Method[SGLDState]):
 
     def temperature_under(self, plan: PrivacyPlan) -> float | Runs:
         """tau, or its runs where it changes along the run."""
+        if self.temperature is not None:
+            return self.temperature
         if not plan.is_private:
-            return 1.0 if self.temperature is None else self.temperature
+            return 1.0
         n, B = plan.dataset_size, plan.batch_size
 
         def at(rate: float, clip_norm: float, noise: float) -> float:
             return langevin.temperature(rate, noise, clip_norm=clip_norm, dataset_size=n, batch_size=B)
 
-        return combined(at, plan.steps, self.learning_rate, *_levels(self.plan_for(plan)))
+        return combined(at, plan.steps, self.learning_rate, *_levels(plan))
 
     def remarks(self, plan: PrivacyPlan) -> list[str]:
         """A temperature that nobody asked for, and at which hardly anything is left of the posterior."""
