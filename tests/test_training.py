@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import dpbnn
 from dpbnn import training
+from dpbnn.stepping import eager
 from dpbnn.checkpoint import Checkpoint
 from dpbnn.types import ClippedSum, NoisySum
 
@@ -52,7 +53,7 @@ class Releases:
     """Stands in for `add_noise` and remembers how often it was asked."""
 
     def __init__(self, monkeypatch, instead=None):
-        self.steps, self.instead, original = [], instead, training.add_noise
+        self.steps, self.instead, original = [], instead, eager.add_noise
 
         def watched(clipped, noise_multiplier, randomness, step):
             self.steps.append(step)
@@ -60,7 +61,7 @@ class Releases:
                 return original(clipped, noise_multiplier, randomness, step)
             return NoisySum({name: self.instead(values, step) for name, values in clipped.gradients.items()})
 
-        monkeypatch.setattr(training, "add_noise", watched)
+        monkeypatch.setattr(eager, "add_noise", watched)
 
 
 def test_no_step_is_taken_beyond_the_plan(monkeypatch):
@@ -87,7 +88,7 @@ def test_every_step_gets_its_own_noise_and_clip_norm_from_the_runs(monkeypatch):
         seen.append((clipped.sensitivity, noise_multiplier))
         return NoisySum(dict(clipped.gradients))
 
-    monkeypatch.setattr(training, "add_noise", watched)
+    monkeypatch.setattr(eager, "add_noise", watched)
     fit(the_plan=plan(steps=5, noise=[(2.0, 3), (1.0, 2)], clip_norm=[(0.5, 1), (0.25, 4)]))
     assert seen == [(0.5, 2.0), (0.25, 2.0), (0.25, 2.0), (0.25, 1.0), (0.25, 1.0)]
 
@@ -115,9 +116,9 @@ def test_the_progress_bar_shows_steps_epsilon_and_public_measures_alone(tmp_path
     script = textwrap.dedent(
         """
         import sys, torch, dpbnn
-        from dpbnn import training
+        from dpbnn.stepping import eager
         from dpbnn.types import ClippedSum, NoisySum
-        training.add_noise = lambda c, s, r, step: NoisySum({k: torch.zeros_like(v) for k, v in c.gradients.items()})
+        eager.add_noise = lambda c, s, r, step: NoisySum({k: torch.zeros_like(v) for k, v in c.gradients.items()})
         torch.manual_seed(0)
         x, y = torch.randn(60, 6), torch.arange(60) % 3
         plan = dpbnn.PrivacyPlan(dataset_size=60, batch_size=15, steps=20, clip_norm=1, noise_multiplier=1, delta=1e-3)
@@ -210,7 +211,8 @@ class Interrupt(Exception):
 
 def fit_interrupted(monkeypatch, where, at, **options):
     """A run that breaks off at the given call of one of the loop's own functions."""
-    original, calls = getattr(training, where), [0]
+    module = training if where == "fingerprint" else eager
+    original, calls = getattr(module, where), [0]
 
     def interrupted(*args, **kwargs):
         calls[0] += 1
@@ -219,7 +221,7 @@ def fit_interrupted(monkeypatch, where, at, **options):
         return original(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, where, interrupted)
+        patch.setattr(module, where, interrupted)
         with pytest.raises(Interrupt):
             fit(**options)
 
@@ -255,14 +257,14 @@ def test_a_killed_run_resumes(tmp_path):
     script = textwrap.dedent(
         f"""
         import os, signal, torch, dpbnn
-        from dpbnn import training
-        original, calls = training.clip_and_sum, []
+        from dpbnn.stepping import eager
+        original, calls = eager.clip_and_sum, []
         def kill(*args, **kwargs):
             calls.append(1)
             if len(calls) == 12:
                 os.kill(os.getpid(), signal.SIGKILL)
             return original(*args, **kwargs)
-        training.clip_and_sum = kill
+        eager.clip_and_sum = kill
         import sys; sys.path.insert(0, {str(os.getcwd())!r})
         from tests.test_training import fit
         fit(checkpoint={str(tmp_path / "run")!r})
@@ -288,7 +290,7 @@ def test_a_repeated_step_that_comes_out_differently_is_dropped_and_charged_again
     first_key = Checkpoint(tmp_path / "run").read().key
     assert len(Checkpoint(tmp_path / "run").charges()) == 8
     updates, keys = [], []
-    original_clip, original_noise, original_update = training.clip_and_sum, training.add_noise, dpbnn.SGD.update
+    original_clip, original_noise, original_update = eager.clip_and_sum, eager.add_noise, dpbnn.SGD.update
 
     def other_bits(*arguments, **options):
         clipped = original_clip(*arguments, **options)
@@ -304,8 +306,8 @@ def test_a_repeated_step_that_comes_out_differently_is_dropped_and_charged_again
         updates.append(step)
         return original_update(self, state, noisy, step)
 
-    monkeypatch.setattr(training, "clip_and_sum", other_bits)
-    monkeypatch.setattr(training, "add_noise", noted_noise)
+    monkeypatch.setattr(eager, "clip_and_sum", other_bits)
+    monkeypatch.setattr(eager, "add_noise", noted_noise)
     monkeypatch.setattr(dpbnn.SGD, "update", noted_update)
     release = fit(**options)
     assert keys[0] == (0, first_key)  # comes out differently, and is dropped
@@ -321,7 +323,7 @@ def test_the_fresh_key_is_on_disk_before_the_old_marks_are_forgotten(monkeypatch
     options = {"checkpoint": tmp_path / "run", "execution": dpbnn.Execution(checkpoint_seconds=1000.0)}
     fit_interrupted(monkeypatch, "clip_and_sum", 9, **options)
     first_key = Checkpoint(tmp_path / "run").read().key
-    original = training.clip_and_sum
+    original = eager.clip_and_sum
 
     def other_bits(*arguments, **settings):
         clipped = original(*arguments, **settings)
@@ -331,7 +333,7 @@ def test_the_fresh_key_is_on_disk_before_the_old_marks_are_forgotten(monkeypatch
         raise Interrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "clip_and_sum", other_bits)
+        patch.setattr(eager, "clip_and_sum", other_bits)
         patch.setattr(Checkpoint, "note", interrupted)
         with pytest.raises(Interrupt):
             fit(**options)
@@ -479,8 +481,8 @@ def test_noise_that_a_method_raises_is_drawn_and_charged(monkeypatch):
         def plan_for(self, plan):
             return replace(plan, noise_multiplier=((2.0, 5), (3.0, 15)))
 
-    drawn, original = [], training.add_noise
-    monkeypatch.setattr(training, "add_noise", lambda c, noise, r, s: drawn.append(noise) or original(c, noise, r, s))
+    drawn, original = [], eager.add_noise
+    monkeypatch.setattr(eager, "add_noise", lambda c, noise, r, s: drawn.append(noise) or original(c, noise, r, s))
     release = fit(method=Cautious(0.1))
     assert drawn == [2.0] * 5 + [3.0] * 15
     assert release.guarantee.plan.noise_levels == ((2.0, 5), (3.0, 15))
@@ -532,7 +534,7 @@ def test_settings_that_are_known_to_mislead_are_warned_of_before_training(monkey
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "add_noise", stop)
+    monkeypatch.setattr(eager, "add_noise", stop)
     with pytest.warns(dpbnn.DpbnnWarning, match="divided by 60"), pytest.raises(KeyboardInterrupt):
         fit(method=dpbnn.SGLD(5.0))
     for likelihood in (dpbnn.HomoscedasticGaussian(), dpbnn.HeteroscedasticGaussian()):

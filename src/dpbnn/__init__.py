@@ -11,6 +11,7 @@ prediction.probabilities, prediction.mutual_information
 from dpbnn import methods, metrics, networks, plots, posterior
 from dpbnn.clipping import check_model, clipped_gradient_sum
 from dpbnn.dropout import with_dropout
+from dpbnn.execution import Execution
 from dpbnn.likelihoods import (
     Bernoulli,
     Categorical,
@@ -18,12 +19,13 @@ from dpbnn.likelihoods import (
     HomoscedasticGaussian,
     Likelihood,
 )
+from dpbnn.many import Setup, fit_many
 from dpbnn.methods import BBP, SGD, SGLD, KeepSamples, KeepSummary, MCDropout
 from dpbnn.priors import Flat, Gaussian, Grouped, Laplace, Prior, ScaleMixture
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.release import Release, load
-from dpbnn.training import Execution, fit
+from dpbnn.training import fit
 from dpbnn.types import DpbnnError, DpbnnWarning
 
 __version__ = "0.1.0"
@@ -52,9 +54,11 @@ __all__ = [
     "PrivacyPlan",
     "Release",
     "ScaleMixture",
+    "Setup",
     "check_model",
     "clipped_gradient_sum",
     "fit",
+    "fit_many",
     "load",
     "methods",
     "metrics",

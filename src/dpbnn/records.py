@@ -13,7 +13,16 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 from dpbnn.privacy.sampling import PoissonSampler
 from dpbnn.types import DpbnnError
 
-__all__ = ["Batch", "DatasetRecords", "InMemoryRecords", "Records", "as_records", "as_tensor"]
+__all__ = [
+    "Batch",
+    "DatasetRecords",
+    "InMemoryRecords",
+    "Records",
+    "ResidentRecords",
+    "as_records",
+    "as_tensor",
+    "brought_to",
+]
 
 Batch = tuple[Tensor, Tensor]
 
@@ -63,6 +72,34 @@ class InMemoryRecords:
 
 
 @dataclass(frozen=True)
+class ResidentRecords(InMemoryRecords):
+    """Two tensors on the device that trains, and views of both with a row of zeros behind the last record."""
+
+    padded: Batch
+
+    @staticmethod
+    def of(records: InMemoryRecords, device: torch.device) -> "ResidentRecords":
+        """Copied to the device."""
+        padded = []
+        for values in (records.x, records.y):
+            place = torch.zeros(len(values) + 1, *values.shape[1:], dtype=values.dtype, device=device)
+            place[:-1].copy_(values)
+            padded.append(place)
+        x, y = padded
+        return ResidentRecords(x[:-1], y[:-1], (x, y))
+
+
+def brought_to(device: torch.device, records: Records, wanted: bool | None) -> Records:
+    """The records on a CUDA device, if that is wanted, or they take less than half of what is free there."""
+    if device.type != "cuda" or not isinstance(records, InMemoryRecords) or wanted is False:
+        return records
+    if isinstance(records, ResidentRecords) and records.x.device == device:
+        return records
+    size, (free, _) = records.x.nbytes + records.y.nbytes, torch.cuda.mem_get_info(device)
+    return ResidentRecords.of(records, device) if wanted or 2 * size < free else records
+
+
+@dataclass(frozen=True)
 class DatasetRecords:
     """A map-style dataset of (x, y) pairs, read by worker processes where there are any."""
 
@@ -104,6 +141,8 @@ class _Batches(Sampler[list[int]]):
 
 def as_records(x: Any, y: Any, dtype: torch.dtype) -> Records:
     """Tensors, arrays or a map-style dataset as records; floating-point inputs take the model's type."""
+    if isinstance(x, ResidentRecords):
+        return x if x.x.dtype == dtype or not x.x.is_floating_point() else as_records(x.x, x.y, dtype)
     if isinstance(x, (DataLoader, IterableDataset, Sampler)):
         raise DpbnnError(
             f"X must be a tensor, an array or a map-style Dataset, got {type(x).__name__}; batches are drawn here, as "

@@ -5,11 +5,11 @@
 """
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 
 from dpbnn._validate import positive, refuse, whole_number
 
-__all__ = ["Runs", "Schedule", "as_schedule", "check_length", "combined", "levels", "runs_of", "value_at"]
+__all__ = ["Runs", "Schedule", "as_schedule", "by_step", "check_length", "combined", "levels", "runs_of", "value_at"]
 
 Runs = tuple[tuple[float, int], ...]
 Schedule = float | Sequence[tuple[float, int]]
@@ -68,6 +68,11 @@ def value_at(schedule: Schedule, step: int) -> float:
             return value
         left -= length
     raise IndexError(f"step {step} lies beyond the schedule")
+
+
+def by_step(schedule: Schedule, steps: int) -> list[float]:
+    """The value in every step."""
+    return list(chain.from_iterable(repeat(value, length) for value, length in runs_of(schedule, steps)))
 
 
 def combined(function: Callable[..., float], steps: int, *schedules: Schedule) -> float | Runs:

@@ -7,61 +7,38 @@ update -> posterior + guarantee = release. What comes after the noise is never h
 import secrets
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dpbnn import _validate
 from dpbnn.checkpoint import Checkpoint, Saved, digests
-from dpbnn.clipping import CheckedModel, check_model, clip_and_sum
+from dpbnn.clipping import check_model
 from dpbnn.clipping.objective import wide
 from dpbnn.diagnostics import Diagnostics
+from dpbnn.execution import Execution
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
-from dpbnn.own_draws import derived_seed
 from dpbnn.posterior import Posterior
 from dpbnn.preparation import check_types, on_device, raised, remarks
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.ledger import FRESH_KEY, Ledger, fingerprint
-from dpbnn.privacy.mechanism import add_noise
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.randomness import Randomness
-from dpbnn.privacy.sampling import PoissonSampler
 from dpbnn.progress import show_progress
 from dpbnn.public_measure import PublicMeasure
-from dpbnn.records import Batch, InMemoryRecords, Records, as_records
+from dpbnn.records import InMemoryRecords, as_records, brought_to
 from dpbnn.release import Release
-from dpbnn.types import DpbnnWarning, NoisySum
+from dpbnn.stepping import EagerSteps, RecordedSteps, Steps, Work, why_not_recorded
+from dpbnn.types import DpbnnWarning
 
-__all__ = ["Execution", "fit"]
+__all__ = ["Position", "Run", "fit", "own_draws", "prepared"]
 
 LARGEST_WEIGHT = 1e6
-
-
-@dataclass(frozen=True)
-class Execution:
-    """How a run is carried out: speed and memory, never what is released nor what it costs.
-
-    Args:
-        micro_batch_size: records taken through the model at a time.
-        dataset_workers: processes that read a `Dataset`.
-        checkpoint_seconds: how often a checkpoint's state is written, or less often where that would take more than a
-            twentieth of the time (many kept samples); what happens in between is in its journal.
-    """
-
-    micro_batch_size: int | None = None
-    dataset_workers: int = 0
-    checkpoint_seconds: float = 10.0
-
-    def __post_init__(self) -> None:
-        if self.micro_batch_size is not None:
-            _validate.whole_number("micro_batch_size", self.micro_batch_size)
-        _validate.whole_number("dataset_workers", self.dataset_workers, at_least=0)
-        _validate.non_negative("checkpoint_seconds", self.checkpoint_seconds)
 
 
 def fit(
@@ -109,6 +86,36 @@ def fit(
         Everything visible depends on the records only through the noisy sums.
         A resumed run ends as an uninterrupted one.
     """
+    run = prepared(model, X, y, method, plan, likelihood, seed, device, execution, unsafe_diagnostics, unsafe_seed)
+    plan = run.work.plan
+    measure = PublicMeasure.on(run.work.checked, public_data, plan.steps)
+    folder = None if checkpoint is None else Checkpoint(checkpoint)
+
+    position = run.begin(folder)
+    with own_draws(run.work.device), show_progress(plan, position.step, progress) as display:
+        for reached in run.steps(position, folder):
+            position = reached
+            display(position.step, measure.after(position.step, partial(method.to_posterior, position.state)))
+    release = run.release(position, measure)
+    if folder is not None:
+        folder.remove()
+    return release
+
+
+def prepared(
+    model: nn.Module,
+    X: Any,
+    y: Any,
+    method: Method[Any],
+    plan: PrivacyPlan,
+    likelihood: Likelihood,
+    seed: int | None = None,
+    device: str | torch.device | None = None,
+    execution: Execution | None = None,
+    unsafe_diagnostics: bool = False,
+    unsafe_seed: int | None = None,
+) -> "Run":
+    """A run that is checked and ready to begin; the arguments are those of `fit`."""
     check_types(model, method, plan, likelihood)
     execution = Execution() if execution is None else execution
     if not isinstance(execution, Execution):
@@ -121,174 +128,141 @@ def fit(
     if isinstance(records, InMemoryRecords):
         likelihood.check_values(records.y, checked.num_outputs)
     advice = tuple(remarks(method, likelihood, plan))
-    run = _Run(checked, records, method, plan, execution, Diagnostics(unsafe_diagnostics), advice)
-    measure = PublicMeasure.on(checked, public_data, plan.steps)
+    records = brought_to(own.device, records, execution.data_on_device)
     randomness = Randomness.from_operating_system() if unsafe_seed is None else Randomness.from_seed(unsafe_seed)
     own_seed = secrets.randbits(63) if seed is None else _validate.whole_number("seed", seed, at_least=0)
-    folder = None if checkpoint is None else Checkpoint(checkpoint)
-
-    position = run.begin(randomness, own_seed, folder)
-    with _own_draws(own.device), show_progress(plan, position.step, progress) as display:
-        for reached in run.steps(position, folder):
-            position = reached
-            display(position.step, measure.after(position.step, partial(method.to_posterior, position.state)))
-    release = run.release(position, measure)
-    if folder is not None:
-        folder.remove()
-    return release
+    diagnostics = Diagnostics(unsafe_diagnostics)
+    return Run(Work(checked, records, method, plan, execution, diagnostics, randomness, own_seed), advice)
 
 
 @dataclass(frozen=True)
-class _Position:
-    """Where a run stands: `step` steps are done."""
+class Position:
+    """Where a run stands: `step` steps are done. `work` has the draws of the run as it goes on from here."""
 
-    randomness: Randomness
-    seed: int
+    work: Work
     state: Any
     ledger: Ledger
     digests: Mapping[str, bytes]
+    how: str = ""
     step: int = 0
 
 
 @dataclass(frozen=True)
-class _Run:
-    """Everything that a run's steps need."""
+class Run:
+    """A run, before its first step."""
 
-    checked: CheckedModel
-    records: Records
-    method: Method[Any]
-    plan: PrivacyPlan
-    execution: Execution
-    diagnostics: Diagnostics
+    work: Work
     advice: tuple[str, ...]
 
-    def begin(self, randomness: Randomness, seed: int, folder: Checkpoint | None) -> _Position:
+    def begin(self, folder: Checkpoint | None = None) -> Position:
         """The first step, or where an interrupted run was."""
         if folder is not None and (saved := folder.read()) is not None:
             return self._resume(saved, folder)
-        of_run = {} if folder is None else self._digests(randomness.key)
-        position = _Position(randomness, seed, self._initial_state(seed), Ledger(self.plan), of_run)
+        of_run = {} if folder is None else _digests(self.work)
+        position = Position(self.work, _initial_state(self.work), Ledger(self.work.plan), of_run)
         if folder is not None:
-            self._save(position, folder)
+            _save(position, folder)
         return position
 
-    def steps(self, position: _Position, folder: Checkpoint | None) -> Iterator[_Position]:
+    def steps(self, position: Position, folder: Checkpoint | None) -> Iterator[Position]:
         """Take the remaining steps, one at a time."""
-        batches = self._batches(position)
-        while position.step < self.plan.steps:
-            step, ledger = position.step, position.ledger
-            noisy = self._noisy_sum(position, *next(batches))
-            mark = step if folder is None else fingerprint(noisy)
-            if folder is not None and ledger.has_charged(step) and not ledger.holds(step, mark):
-                # Not what was released before the interruption: drop it, and draw everything afresh from here on.
-                position = self._with_fresh_key(position, folder)
-                batches = self._batches(position)
-                noisy = self._noisy_sum(position, *next(batches))
+        steps = _steps_from(position)
+        while position.step < self.work.plan.steps:
+            step, ledger, state = position.step, position.ledger, position.state
+            if folder is None:
+                ledger.enter(step, step)
+                state = steps.release_and_take(state, step)
+            else:
+                noisy = steps.release(state, step)
                 mark = fingerprint(noisy)
-            if not ledger.holds(step, mark) and ledger.can_afford(step):
-                ledger.enter(step, mark)
-                if folder is not None:
+                if ledger.has_charged(step) and not ledger.holds(step, mark):
+                    # Not what was released before the interruption: drop it, and draw everything afresh from here on.
+                    position = _with_fresh_key(position, folder)
+                    steps = _steps_from(position)
+                    noisy = steps.release(state, step)
+                    mark = fingerprint(noisy)
+                if not ledger.holds(step, mark) and ledger.can_afford(step):
+                    ledger.enter(step, mark)
                     folder.note(step, mark)
-            _forget_masks(derived_seed(position.seed, step), self.device)
-            state = position.state
-            if ledger.holds(step, mark):
-                state = self.method.keep(self.method.update(state, noisy, step), step)
-            position = replace(position, state=state, step=step + 1)
-            if folder is not None and folder.is_due(self.execution.checkpoint_seconds):
-                self._save(position, folder)
+                if ledger.holds(step, mark):
+                    state = steps.take(state, noisy, step)
+            position = replace(position, state=state, step=step + 1, how=steps.how)
+            if folder is not None and folder.is_due(self.work.execution.checkpoint_seconds):
+                _save(position, folder)
             yield position
 
-    def _batches(self, position: _Position) -> Iterator[Batch]:
-        sampler = PoissonSampler(len(self.records), self.plan.sampling_rate, position.randomness)
-        batches = self.records.batches(sampler, position.step, self.plan.steps, self.execution.dataset_workers)
-        for step in range(position.step, self.plan.steps):
-            position.randomness.seed_model(step, self.device)
-            x, y = next(batches)
-            yield x.to(self.device), y.to(self.device)
-
-    def _noisy_sum(self, position: _Position, x: Tensor, y: Tensor) -> NoisySum:
-        """One release: the only lines that see records and what they become."""
-        step = position.step
-        clipped = clip_and_sum(
-            self.checked,
-            self.method.weights(position.state, step),
-            x,
-            y,
-            self.plan.clip_norm_at(step),
-            clipping=self.plan.clipping,
-            micro_batch_size=self.execution.micro_batch_size,
-            observe=self.diagnostics.observer(step),
-        )
-        return add_noise(clipped, self.plan.noise_at(step), position.randomness, step)
-
-    def _with_fresh_key(self, position: _Position, folder: Checkpoint) -> _Position:
-        randomness = position.randomness.renewed()
-        position = replace(position, randomness=randomness, digests=self._digests(randomness.key))
-        position.ledger.forget_marks()
-        self._save(position, folder)  # first: with the old key, forgotten marks would let its noise be used again
-        folder.note(FRESH_KEY, 0)
-        return position
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return next(self.checked.objective.model.parameters()).device
-
-    def release(self, position: _Position, measure: PublicMeasure) -> Release:
+    def release(self, position: Position, measure: PublicMeasure | None = None) -> Release:
         """Posterior and guarantee: what the run gives away."""
-        objective, posterior = self.checked.objective, self.method.to_posterior(position.state)
+        work = position.work
+        objective, posterior = work.checked.objective, work.method.to_posterior(position.state)
         findings = posterior.report()
         found = [*findings.pop("warnings", ()), *_diverged(posterior)]
         for text in found:
             warnings.warn(text, DpbnnWarning, stacklevel=3)
-        report = self.method.report(self.plan) | findings
-        report |= {"engine": self.checked.engine, "releases_charged": len(position.ledger.charges)}
+        report = work.method.report(work.plan) | findings | {"engine": work.checked.engine, "steps_taken": position.how}
+        report |= {"releases_charged": len(position.ledger.charges)}
         report |= {"warnings": [*self.advice, *found]} if self.advice or found else {}
         guarantee = PrivacyGuarantee.for_plan(
-            self.plan, random_source=position.randomness.source, voided_by=self._voided_by(position.randomness)
+            work.plan, random_source=work.randomness.source, voided_by=_voided_by(work)
         )
-        return Release(
-            posterior,
-            guarantee,
-            objective.model,
-            objective.likelihood,
-            report,
-            tuple(measure.history),
-            tuple(self.diagnostics.entries),
-        )
+        history = () if measure is None else tuple(measure.history)
+        diagnostics = tuple(work.diagnostics.entries)
+        return Release(posterior, guarantee, objective.model, objective.likelihood, report, history, diagnostics)
 
-    def _initial_state(self, seed: int) -> Any:
-        weights = self.checked.objective.model_weights() | self.checked.likelihood_weights
-        return self.method.init({name: wide(values) for name, values in weights.items()}, self.plan, seed)
+    def _resume(self, saved: Saved, folder: Checkpoint) -> Position:
+        work = replace(self.work, randomness=Randomness(saved.key, saved.source), seed=saved.state["seed"])
+        folder.check(saved, _digests(work))
+        state = work.method.restored(_initial_state(work), saved.state["method"])
+        return Position(work, state, Ledger(work.plan, folder.charges()), saved.digests, step=saved.step)
 
-    def _save(self, position: _Position, folder: Checkpoint) -> None:
-        state = {"seed": position.seed, "method": self.method.state_to_save(position.state)}
-        randomness = position.randomness
-        folder.write(Saved(randomness.key, randomness.source, position.step, state, position.digests))
 
-    def _resume(self, saved: Saved, folder: Checkpoint) -> _Position:
-        folder.check(saved, self._digests(saved.key))
-        seed = saved.state["seed"]
-        state = self.method.restored(self._initial_state(seed), saved.state["method"])
-        randomness, ledger = Randomness(saved.key, saved.source), Ledger(self.plan, folder.charges())
-        return _Position(randomness, seed, state, ledger, saved.digests, saved.step)
+def _steps_from(position: Position) -> Steps:
+    """Recorded on a CUDA device, where the model and the method can be; one by one elsewhere."""
+    reason = why_not_recorded(position.work, position.state, position.step)
+    if reason is None:
+        return RecordedSteps([position.work], [position.state], position.step)
+    if reason:
+        warnings.warn(f"Steps are taken one by one, which is slower: {reason}.", DpbnnWarning, stacklevel=4)
+    return EagerSteps(position.work, position.step)
 
-    def _digests(self, key: bytes) -> dict[str, bytes]:
-        settings = {
-            "the plan": self.plan.to_json(),
-            "the method": repr(self.method),
-            "the likelihood": repr(self.checked.objective.likelihood),
-            "unsafe_diagnostics": repr(self.diagnostics.wanted),
-        }
-        return digests(key, self.records, self.checked.objective.model, settings)
 
-    def _voided_by(self, randomness: Randomness) -> list[str]:
-        reasons = []
-        if randomness.is_seeded_by_user:
-            reasons.append("sampling and noise were seeded by the user (unsafe_seed)")
-        if self.diagnostics.wanted:
-            reasons.append("values without noise were kept (unsafe_diagnostics)")
-        return reasons
+def _with_fresh_key(position: Position, folder: Checkpoint) -> Position:
+    work = replace(position.work, randomness=position.work.randomness.renewed())
+    position = replace(position, work=work, digests=_digests(work))
+    position.ledger.forget_marks()
+    _save(position, folder)  # first: with the old key, forgotten marks would let its noise be used again
+    folder.note(FRESH_KEY, 0)
+    return position
+
+
+def _initial_state(work: Work) -> Any:
+    weights = work.checked.objective.model_weights() | work.checked.likelihood_weights
+    return work.method.init({name: wide(values) for name, values in weights.items()}, work.plan, work.seed)
+
+
+def _save(position: Position, folder: Checkpoint) -> None:
+    work = position.work
+    state = {"seed": work.seed, "method": work.method.state_to_save(position.state)}
+    folder.write(Saved(work.randomness.key, work.randomness.source, position.step, state, position.digests))
+
+
+def _digests(work: Work) -> dict[str, bytes]:
+    settings = {
+        "the plan": work.plan.to_json(),
+        "the method": repr(work.method),
+        "the likelihood": repr(work.checked.objective.likelihood),
+        "unsafe_diagnostics": repr(work.diagnostics.wanted),
+    }
+    return digests(work.randomness.key, work.records, work.checked.objective.model, settings)
+
+
+def _voided_by(work: Work) -> list[str]:
+    reasons = []
+    if work.randomness.is_seeded_by_user:
+        reasons.append("sampling and noise were seeded by the user (unsafe_seed)")
+    if work.diagnostics.wanted:
+        reasons.append("values without noise were kept (unsafe_diagnostics)")
+    return reasons
 
 
 def _diverged(posterior: Posterior) -> list[str]:
@@ -300,16 +274,12 @@ def _diverged(posterior: Posterior) -> list[str]:
     return [f"The trained weights reach {largest:.3g}: the run has diverged. Its budget is spent; use a smaller rate."]
 
 
-def _forget_masks(seed: int, device: torch.device) -> None:
-    """A method may draw from torch's generator, but not in the state that the masks left, which tells their number."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(seed)
-
-
 @contextmanager
-def _own_draws(device: torch.device) -> Iterator[None]:
+def own_draws(device: torch.device) -> Iterator[None]:
     """Whatever the model draws leaves the caller's generators as they were."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    is_cuda = device.type == "cuda"
+    with (
+        torch.random.fork_rng(devices=[device] if is_cuda else []),
+        torch.cuda.device(device) if is_cuda else nullcontext(),
+    ):
         yield

@@ -104,6 +104,7 @@ def test_the_kl_is_weighted_once_not_per_batch_layer_or_draw(settings, batch_siz
         {m.removeprefix("rho/"): F.softplus(v) for m, v in before.items() if m.startswith("rho/")},
     )
     gradients = torch.autograd.grad(kl_divergence(q, prior) / n, list(before.values()))
+    method.begin_step(state, 0)
     method.weights(state, 0)
     shapes = {name: (2, *v.shape) if "form" in settings else v.shape for name, v in weights.items()}
     state = method.update(state, NoisySum({n: torch.zeros(s, dtype=torch.float64) for n, s in shapes.items()}), 0)
@@ -149,7 +150,10 @@ def test_steps_come_in_pairs_with_opposite_draws():
     plan = dpbnn.PrivacyPlan.without_privacy(dataset_size=N, batch_size=N, steps=9)
     method = dpbnn.BBP(0.1)
     state = method.init({"weight": torch.zeros(3, 4)}, plan, seed=1)
-    draws = [method.weights(state, step)["weight"].clone() for step in (0, 1, 2, 3, 5, 4, 1)]
+    draws = []
+    for step in (0, 1, 2, 3, 5, 4, 1):
+        method.begin_step(state, step)
+        draws.append(method.weights(state, step)["weight"].clone())
     assert torch.equal(draws[0], -draws[1])
     assert torch.equal(draws[2], -draws[3])
     assert torch.equal(draws[4], -draws[5])

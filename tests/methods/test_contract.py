@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import dpbnn
-from dpbnn import training
+from dpbnn.stepping import eager
 from dpbnn.methods import METHODS, Method
 from dpbnn.types import NoisySum
 
@@ -106,7 +106,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(monkeypatch, tmp_path, metho
     class Crash(Exception):
         pass
 
-    whole, original = fit(method), training.add_noise
+    whole, original = fit(method), eager.add_noise
 
     def crashing(clipped, noise_multiplier, randomness, step):
         if step == at:
@@ -114,10 +114,10 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(monkeypatch, tmp_path, metho
         return original(clipped, noise_multiplier, randomness, step)
 
     options = {"checkpoint": tmp_path / "run", "execution": dpbnn.Execution(checkpoint_seconds=0)}
-    monkeypatch.setattr(training, "add_noise", crashing)
+    monkeypatch.setattr(eager, "add_noise", crashing)
     with pytest.raises(Crash):
         fit(method, **options)
-    monkeypatch.setattr(training, "add_noise", original)
+    monkeypatch.setattr(eager, "add_noise", original)
     resumed = fit(method, **options)
     assert same(whole, resumed)
     assert resumed.settings["releases_charged"] == STEPS
@@ -137,18 +137,20 @@ def test_a_saved_release_predicts_as_before(tmp_path, method):
 @pytest.mark.parametrize("method", EVERY)
 def test_update_receives_no_data(method):
     """A method runs by its verbs alone, on noise that nobody's record has touched."""
-    for verb in ("init", "weights", "update", "keep", "to_posterior"):
+    for verb in ("init", "phase", "begin_step", "weights", "update", "keep", "end_step", "to_posterior"):
         parameters = list(inspect.signature(getattr(method, verb)).parameters)
         assert set(parameters) <= {"weights", "plan", "seed", "state", "step", "noisy"}, verb
     weights = {name: p.detach() for name, p in network().named_parameters()}
     plan = method.plan_for(PRIVATE)
     state = method.init(weights, plan, 7)
     for step in range(STEPS):
+        method.begin_step(state, step)
         method.weights(state, step)
         joint = getattr(method, "form", "") == "joint"
         shapes = {name: ((2, *values.shape) if joint else values.shape) for name, values in weights.items()}
         noisy = NoisySum({name: torch.randn(shape) for name, shape in shapes.items()})
         state = method.keep(method.update(state, noisy, step), step)
+        method.end_step(state, step)
     assert all(w["0.weight"].isfinite().all() for w in method.to_posterior(state).draw(2, seed=0))
 
 

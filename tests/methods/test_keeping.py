@@ -27,10 +27,16 @@ def chain(steps, seed=0, dtype=torch.float32):
         yield {name: part.view(shape) for (name, shape), part in zip(SHAPES.items(), parts, strict=True)}
 
 
+def offer(store, step, weights, importance):
+    store.expect(step)
+    store.write(step, weights)
+    store.enter(step, weights, importance)
+
+
 def kept(keeping, steps=200, importance=lambda step: 1.0, **options):
     store = keeping.open(LIKE, steps, run=0)
     for step, weights in enumerate(chain(steps, **options)):
-        store.offer(step, weights, importance(step))
+        offer(store, step, weights, importance(step))
     return store
 
 
@@ -123,7 +129,7 @@ def test_samples_on_disk_belong_to_one_run(tmp_path):
     keeping = dpbnn.KeepSamples(thin=10, path=tmp_path / "samples")
     half_done = keeping.open(LIKE, 200, run=0)
     for step, weights in enumerate(list(chain(200))[:150]):
-        half_done.offer(step, weights, 1.0)
+        offer(half_done, step, weights, 1.0)
     with pytest.raises(dpbnn.DpbnnError, match="not this run's"):
         keeping.open(LIKE, 200, run=1)
     with pytest.raises(dpbnn.DpbnnError, match="not this run's"):
@@ -142,14 +148,14 @@ def test_a_resumed_run_refuses_samples_on_disk_that_are_not_its_own(tmp_path, ha
     keeping = dpbnn.KeepSamples(thin=10, path=tmp_path / "samples")
     first = keeping.open(LIKE, 200, run=0)
     for step, weights in enumerate(list(chain(200))[:150]):
-        first.offer(step, weights, 1.0)
+        offer(first, step, weights, 1.0)
     saved = first.to_save()
     assert saved["count"] == 5
     del first
     if harm == "another run's samples":
         other = keeping.open(LIKE, 200, run=0)
         for step, weights in enumerate(list(chain(200, seed=1))[:150]):
-            other.offer(step, weights, 1.0)
+            offer(other, step, weights, 1.0)
     elif harm == "deleted":
         shutil.rmtree(tmp_path / "samples")
     elif harm == "cut off":
@@ -159,7 +165,7 @@ def test_a_resumed_run_refuses_samples_on_disk_that_are_not_its_own(tmp_path, ha
         again.restore(saved)
         for step, weights in enumerate(chain(200)):
             if step >= 150:
-                again.offer(step, weights, 1.0)
+                offer(again, step, weights, 1.0)
         expected = list(chain(200))[109::10]
         for found, weights in zip(again.posterior({}).draw(100, seed=0), expected, strict=True):
             assert all(torch.equal(found[name], values) for name, values in weights.items())

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import dpbnn
-from dpbnn.methods.descent import prior_gradient
+from dpbnn.methods.descent import of_network
 from dpbnn.schedule import value_at
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .* kept samples")
@@ -93,11 +93,12 @@ class WithoutTheFactor(dpbnn.SGLD):
 
     def update(self, state, noisy, step):
         rate, n = value_at(self.learning_rate, step), state.plan.dataset_size
-        for name, gradient in prior_gradient(self.prior, state.weights).items():
+        for name, gradient in self.prior.energy_gradient(of_network(state.weights)).items():
             state.weights[name].add_(gradient, alpha=-rate)
         for name, gradient in noisy.gradients.items():
             state.weights[name].add_(gradient, alpha=-rate / state.plan.batch_size)
-        self._add_langevin_noise(state, rate, step)
+        for name, noise in state.langevin_noise.views.items():
+            state.weights[name].add_(noise, alpha=(2 * rate) ** 0.5)
         assert n > 1
         return state
 

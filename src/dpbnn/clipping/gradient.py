@@ -21,12 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from dpbnn import _validate
+from dpbnn.branches import side_by_side
 from dpbnn.clipping.book_keeping import NotCovered
 from dpbnn.clipping.compatibility import CheckedModel, check_model
 from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.joint import Joint
 from dpbnn.clipping.objective import full_precision, wide
 from dpbnn.clipping.per_record import Dense, PerRecordGradient
+from dpbnn.execution import computing_in
 from dpbnn.likelihoods import Likelihood
 from dpbnn.privacy.plan import CLIPPING_STYLES
 from dpbnn.types import ClippedSum, DpbnnError, Draws, Weights
@@ -90,10 +92,13 @@ def clip_and_sum(
     *,
     clipping: str = "flat",
     micro_batch_size: int | None = None,
+    precision: str | None = None,
+    present: Tensor | None = None,
     observe: Callable[[Tensor, float], None] | None = None,
 ) -> ClippedSum:
     """`clipped_gradient_sum` for a checked model at any weights, or draws of them, as the training loop calls it.
 
+    `precision` is the model's, as in `Execution`. `present` tells records from padding, which contributes zero.
     `observe` is called with the norms of each part, which are private.
     """
     total: Weights = {}
@@ -101,11 +106,13 @@ def clip_and_sum(
     size = min(micro_batch_size or _default_micro_batch_size(checked, where, len(x)), LARGEST_FLOAT32_SUM)
     with torch.inference_mode(False):
         x, y = _plain(x), _plain(y)
-        for part_x, part_y in zip(x.split(size), y.split(size), strict=True):
+        parts = [None] * len(x.split(size)) if present is None else present.split(size)
+        for part_x, part_y, part_present in zip(x.split(size), y.split(size), parts, strict=True):
             if len(part_x):
-                gradients = _per_record_gradients(checked, where, part_x, part_y)
+                with computing_in(precision, x.device):
+                    gradients = _per_record_gradients(checked, where, part_x, part_y)
                 with full_precision(x.device):
-                    part = _clip_and_sum_one_part(gradients, clip_norm, clipping, observe)
+                    part = _clip_and_sum_one_part(gradients, part_present, clip_norm, clipping, observe)
                 _add(total, {n: g.double() for n, g in part.items()} if len(x) > LARGEST_FLOAT32_SUM else part)
     zeros = dict(_zeros(where))
     sums = {name: total[name] if name in total else make() for name, make in zeros.items()}
@@ -186,21 +193,27 @@ def _default_micro_batch_size(checked: CheckedModel, where: Weights | Draws, num
 @torch.no_grad()
 def _clip_and_sum_one_part(
     gradients: Mapping[str, PerRecordGradient],
+    present: Tensor | None,
     clip_norm: float,
     clipping: str,
     observe: Callable[[Tensor, float], None] | None,
 ) -> Weights:
-    squares = [values.squared_norms() for values in gradients.values()]
-    if not squares:
+    if not gradients:
         return {}
+    squares = side_by_side(lambda values: values.squared_norms(), gradients.values())
     norms = torch.stack(squares).sum(dim=0).sqrt()
     if observe is not None:
         observe(norms, clip_norm)
-    dropped = ~(norms <= LARGEST_NORM)
+    fine = norms <= LARGEST_NORM
+    dropped = ~(fine if present is None else fine & present)
     factors = _factors(norms, clip_norm, clipping).masked_fill(dropped, 0.0)
-    if dropped.any():  # 0 x inf is NaN: zeros must stand in the place of what is dropped
-        gradients = {name: values.without(dropped) for name, values in gradients.items()}
-    return {name: values.weighted_sum(factors) for name, values in gradients.items()}
+    # 0 x inf is NaN: zeros must stand in the place of what is dropped. To ask would make a device wait.
+    some_dropped = dropped.is_cuda or bool(dropped.any())
+
+    def weighted_sum(values: PerRecordGradient) -> Tensor:
+        return (values.without(dropped) if some_dropped else values).weighted_sum(factors)
+
+    return dict(zip(gradients, side_by_side(weighted_sum, gradients.values()), strict=True))
 
 
 def _factors(norms: Tensor, clip_norm: float, clipping: str) -> Tensor:

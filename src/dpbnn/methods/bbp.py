@@ -18,7 +18,7 @@ References: Blundell et al. 2015 (arXiv 1505.05424); Jälkö et al. 2023 (arXiv 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -79,17 +79,17 @@ class _Work:
         self.draws = [Draw(w.views, e.views) for w, e in zip(self.w, self.e, strict=True)]
 
     def prepare(self, state: BBPState, step: int) -> None:
-        """Made once a step, and made again after an interruption, from the user's seed."""
+        """Made once a step, of the e that `draw` has left."""
         if self.step == step:
             return
         torch.sigmoid(state.rho.numbers, out=self.slope.numbers)
         std = torch.clamp(state.rho.numbers, max=LARGEST_RHO, out=self.std.numbers).exp_().log1p_()
-        self._draw(state.seed, *divmod(step, 2))
         for e, w in zip(self.e, self.w, strict=True):
             torch.addcmul(state.mean.numbers, std, e.numbers, out=w.numbers)
         self.step = step
 
-    def _draw(self, seed: int, pair: int, second: int) -> None:
+    def draw(self, seed: int, pair: int, second: int) -> None:
+        """The e of a step from the user's seed, unless they are there."""
         for index, e in enumerate(self.e):
             if self.pair is None or self.pair[0] != pair:
                 e.draw_normals(derived_seed(seed, pair, index))
@@ -149,6 +149,14 @@ class BBP(Method[BBPState]):
         std = self.initial_std / math.sqrt(kernel[0].numel() if kernel.dim() > 1 else 1)
         prior = self.prior.for_weight(name)
         return min(std, prior.scale) if isinstance(prior, Gaussian) else std
+
+    def phase(self, state: BBPState, step: int) -> Hashable | None:
+        """The learning rate, unless the optimizer counts on the host."""
+        return self._descent.phase(state.optimizer, step)
+
+    def begin_step(self, state: BBPState, step: int) -> None:
+        """Draw e."""
+        state.work.draw(state.seed, *divmod(step, 2))
 
     def weights(self, state: BBPState, step: int) -> Weights | Draws:
         """One draw, or several with what rho does to each: ``dw / drho = e sigmoid(rho)``."""

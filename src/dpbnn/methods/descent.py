@@ -8,19 +8,20 @@
 [0.75, 0.75]
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from dpbnn import _validate
-from dpbnn.priors import Flat, Prior
+from dpbnn.priors import Flat, Gaussian, Prior
 from dpbnn.schedule import Schedule, as_schedule, runs_of, value_at
 from dpbnn.types import DpbnnError, Weights
 
-__all__ = ["Descent", "Term", "as_rate", "check_prior", "of_network", "prior_gradient"]
+__all__ = ["Descent", "Term", "as_rate", "check_prior", "of_network", "prior_term"]
 
 UNUSABLE = {
     "LBFGS": "it evaluates the loss again within a step, which no plan accounts for",
@@ -44,11 +45,14 @@ class Term:
 
     def add_to(self, totals: Weights, scale: float) -> None:
         """Add `scale` times the term, in place."""
-        for name, gradient in self.gradients.items():
-            if self.factors is None:
-                totals[name].add_(gradient, alpha=scale / self.divisor)
-            else:
-                totals[name].addcmul_(gradient, self.factors[name], value=scale / self.divisor)
+        if not self.gradients:
+            return
+        into, values = [totals[name] for name in self.gradients], list(self.gradients.values())
+        if self.factors is None:
+            torch._foreach_add_(into, values, alpha=scale / self.divisor)
+        else:
+            factors = [self.factors[name] for name in self.gradients]
+            torch._foreach_addcmul_(into, values, factors, value=scale / self.divisor)
 
 
 @dataclass(frozen=True)
@@ -84,11 +88,18 @@ class Descent:
         if self.is_plain:
             return None
         options = dict(self.options) | ({"momentum": self.momentum} if self.momentum else {})
+        if next(iter(weights.values())).is_cuda and "capturable" in signature(self._class()).parameters:
+            options = {"capturable": True} | options
         first = runs_of(self.learning_rate, 1)[0][0]
         try:
             return self._class()(list(weights.values()), lr=first, **options)  # type: ignore[call-arg]
         except (TypeError, ValueError) as error:
             raise DpbnnError(f"options do not fit torch.optim.{self._class().__name__}: {error}.") from error
+
+    def phase(self, optimizer: Optimizer | None, step: int) -> Hashable | None:
+        """The rate, where a step can be recorded: where it keeps nothing on the host that changes."""
+        counts_on_device = optimizer is None or optimizer.defaults.get("capturable", False)
+        return value_at(self.learning_rate, step) if counts_on_device or type(optimizer) is torch.optim.SGD else None
 
     def step(self, optimizer: Optimizer | None, weights: Weights, terms: Sequence[Term], step: int) -> None:
         """Move the weights, in place, along the sum of the terms."""
@@ -145,9 +156,15 @@ def check_prior(prior: object) -> None:
         _validate.refuse("prior", "a Prior such as Gaussian(0.1) or Flat()", prior)
 
 
-def prior_gradient(prior: Prior, weights: Weights) -> Weights:
-    """``grad r(w)`` for the network's weights; a likelihood's own have a flat prior."""
-    return {} if isinstance(prior, Flat) else prior.energy_gradient(of_network(weights))
+def prior_term(prior: Prior, weights: Weights, divisor: float) -> Term:
+    """``grad r(w)`` for the network's weights; a likelihood's own have a flat prior.
+
+    It goes first: a Gaussian's gradient is the weights themselves over a number, and they are not copied.
+    """
+    own = of_network(weights)
+    if isinstance(prior, Gaussian):
+        return Term(own, divisor * prior.scale**2)
+    return Term({} if isinstance(prior, Flat) else prior.energy_gradient(own), divisor)
 
 
 def of_network(weights: Weights) -> Weights:

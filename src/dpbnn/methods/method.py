@@ -6,7 +6,7 @@ guarantee by mistake. `plan_for` may raise the plan's noise and change nothing e
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
 from torch import nn
@@ -39,6 +39,18 @@ class Method(ABC, Generic[State]):
     def init(self, weights: Weights, plan: PrivacyPlan, seed: int) -> State:
         """The state before the first step. `seed` is the user's."""
 
+    def phase(self, state: State, step: int) -> Hashable | None:
+        """What tells this step from others: where it is equal, steps do the same work on the same tensors.
+
+        Such steps can be recorded once on a device and replayed, with `begin_step` and `end_step` called each time.
+        None, unless a method says otherwise: its steps are taken one by one.
+        """
+        return None
+
+    def begin_step(self, state: State, step: int) -> None:
+        """What a step needs before `weights` and is never recorded, such as draws from the user's seed."""
+        return
+
     @abstractmethod
     def weights(self, state: State, step: int) -> Weights | Draws:
         """Where this step's gradients are taken."""
@@ -50,6 +62,10 @@ class Method(ABC, Generic[State]):
     def keep(self, state: State, step: int) -> State:
         """Take into the posterior what this step has led to, if it belongs there."""
         return state
+
+    def end_step(self, state: State, step: int) -> None:
+        """What is left to do after `keep` and is never recorded, such as counting."""
+        return
 
     @abstractmethod
     def to_posterior(self, state: State) -> Posterior:

@@ -12,14 +12,14 @@ G is the released sum, B the plan's batch size, n its data set size, r the prior
 Reference: Abadi et al. 2016 (arXiv 1607.00133).
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
-from dpbnn.methods.descent import Descent, Term, check_prior, of_network, prior_gradient
+from dpbnn.methods.descent import Descent, Term, check_prior, of_network, prior_term
 from dpbnn.methods.method import Method
 from dpbnn.posterior import PointEstimate
 from dpbnn.priors import Flat, Prior
@@ -76,14 +76,18 @@ class SGD(Method[SGDState]):
         own = {name: values.detach().clone() for name, values in weights.items()}
         return SGDState(own, self._descent.start(own), plan)
 
+    def phase(self, state: SGDState, step: int) -> Hashable | None:
+        """The learning rate, unless the optimizer counts on the host."""
+        return self._descent.phase(state.optimizer, step)
+
     def weights(self, state: SGDState, step: int) -> Weights:
         """The current weights."""
         return state.weights
 
     def update(self, state: SGDState, noisy: NoisySum, step: int) -> SGDState:
         """``w <- w - eta (G / B + grad r(w) / n)``, or what the optimizer makes of that gradient."""
-        from_prior = prior_gradient(self.prior, state.weights)
-        terms = [Term(noisy.gradients, state.plan.batch_size), Term(from_prior, state.plan.dataset_size)]
+        from_prior = prior_term(self.prior, state.weights, state.plan.dataset_size)
+        terms = [from_prior, Term(noisy.gradients, state.plan.batch_size)]
         self._descent.step(state.optimizer, state.weights, terms, step)
         return state
 

@@ -14,16 +14,16 @@ Reference: Welling and Teh 2011.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpbnn import _validate
-from dpbnn.methods.descent import Descent, Term, as_rate, check_prior, of_network, prior_gradient
+from dpbnn.methods.descent import Descent, Term, as_rate, check_prior, of_network, prior_term
 from dpbnn.methods.keeping import Keeping, KeepSamples, KeepSummary, Store
 from dpbnn.methods.method import Method
 from dpbnn.methods.sgd import SGD
-from dpbnn.own_draws import derived_seed, standard_normals
+from dpbnn.own_draws import Flat, derived_seed
 from dpbnn.posterior import Posterior
 from dpbnn.priors import Gaussian, Prior
 from dpbnn.privacy import langevin
@@ -42,12 +42,16 @@ ROUNDING = 1e-11
 
 @dataclass(frozen=True)
 class SGLDState:
-    """The weights, which are updated in place, and what is kept of the chain."""
+    """The weights, which are updated in place, and what is kept of the chain.
+
+    Without privacy also room for the Langevin noise, which the privacy noise does not provide then.
+    """
 
     weights: Weights
     store: Store
     plan: PrivacyPlan
     seed: int
+    langevin_noise: Flat | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,18 @@ class SGLD(Method[SGLDState]):
         """The weights as given, and nothing kept."""
         self.prior.check(list(of_network(weights)))
         own = {name: values.detach().clone() for name, values in weights.items()}
-        return SGLDState(own, self.keep_as.open(own, plan.steps, seed), plan, seed)
+        langevin_noise = None if plan.is_private else Flat(own)
+        return SGLDState(own, self.keep_as.open(own, plan.steps, seed), plan, seed, langevin_noise)
+
+    def phase(self, state: SGLDState, step: int) -> Hashable | None:
+        """The learning rate, and whether the iterate is kept."""
+        return value_at(self.learning_rate, step), state.store.is_kept(step)
+
+    def begin_step(self, state: SGLDState, step: int) -> None:
+        """Make ready for the iterate; without privacy, draw the Langevin noise."""
+        state.store.expect(step)
+        if state.langevin_noise is not None:
+            state.langevin_noise.draw_normals(derived_seed(state.seed, step))
 
     def weights(self, state: SGLDState, step: int) -> Weights:
         """The current weights."""
@@ -126,23 +141,22 @@ class SGLD(Method[SGLDState]):
     def update(self, state: SGLDState, noisy: NoisySum, step: int) -> SGLDState:
         """``w <- w - n eta (G / B + grad r(w) / n)``: DP-SGD with the learning rate n eta."""
         plan, rate = state.plan, value_at(self.learning_rate, step)
-        from_prior = prior_gradient(self.prior, state.weights)
-        terms = [Term(noisy.gradients, plan.batch_size), Term(from_prior, plan.dataset_size)]
+        from_prior = prior_term(self.prior, state.weights, plan.dataset_size)
+        terms = [from_prior, Term(noisy.gradients, plan.batch_size)]
         Descent(plan.dataset_size * rate).step(None, state.weights, terms, step)
-        if not plan.is_private:
-            self._add_langevin_noise(state, rate, step)
+        if state.langevin_noise is not None:
+            scale = math.sqrt(2 * rate * (1.0 if self.temperature is None else self.temperature))
+            Term(state.langevin_noise.views, 1.0).add_to(state.weights, scale)
         return state
-
-    def _add_langevin_noise(self, state: SGLDState, rate: float, step: int) -> None:
-        """``N(0, 2 eta tau)``, where there is no privacy noise to do its work; from the user's seed."""
-        scale = math.sqrt(2 * rate * (1.0 if self.temperature is None else self.temperature))
-        for name, noise in standard_normals(state.weights, derived_seed(state.seed, step)).items():
-            state.weights[name].add_(noise, alpha=scale)
 
     def keep(self, state: SGLDState, step: int) -> SGLDState:
-        """Offer the iterate to the store, as important as its learning rate."""
-        state.store.offer(step, state.weights, value_at(self.learning_rate, step))
+        """Write the iterate down, if it is to be kept."""
+        state.store.write(step, state.weights)
         return state
+
+    def end_step(self, state: SGLDState, step: int) -> None:
+        """Count the iterate, as important as its learning rate."""
+        state.store.enter(step, state.weights, value_at(self.learning_rate, step))
 
     def to_posterior(self, state: SGLDState) -> Posterior:
         """What was kept of the chain."""

@@ -73,8 +73,9 @@ class Ledger:
 
     def enter(self, step: int, mark: int) -> None:
         """Charge a release, before anybody sees it."""
-        if not self.can_afford(step):
+        level = self.plan.noise_at(step)
+        if self._left[level] <= 0:
             raise RuntimeError(f"step {step} is beyond the plan; this is a bug, and the release must not be used.")
-        self._left[self.plan.noise_at(step)] -= 1
+        self._left[level] -= 1
         self._last_of_step[step] = mark
         self.charges.append((step, mark))

@@ -139,6 +139,8 @@ class PrivacyPlan:
         return value_at(self.clip_norm, self._checked(step))
 
     def _checked(self, step: int) -> int:
+        if type(step) is int and 0 <= step < self.steps:
+            return step
         if whole_number("step", step, at_least=0) >= self.steps:
             refuse("step", f"below the plan's {self.steps} steps", step)
         return step

@@ -10,7 +10,7 @@ prove a record's presence.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,15 +18,13 @@ import torch
 from torch import Tensor
 
 from dpbnn import _validate
-from dpbnn.privacy.normals import Normals
+from dpbnn.privacy import cpu_noise, cuda_noise
 
 __all__ = ["Randomness"]
 
 KEY_BYTES = 32
 CHUNK = 2**17
 """Normals that are made at a time: few enough to stay in a processor's cache."""
-
-Draw = Callable[[int, torch.dtype], Tensor]
 
 MERSENNE_WORDS, MERSENNE_OFFSET = 624, 24
 """Where the words of the Mersenne twister lie in the state of torch's CPU generator."""
@@ -93,58 +91,15 @@ class Randomness:
 
     def add_normals(self, tensors: Sequence[Tensor], scale: float, step: int) -> None:
         """Add `scale` times an independent standard normal to every number, in place, as the noise of one step."""
-        draw = self._cuda_draws(step, tensors[0].device) if tensors[0].is_cuda else self._cpu_draws(step)
-        for pieces in _grouped(tensors):
-            sizes = [len(piece) for piece in pieces]
-            noise = draw(sum(sizes), pieces[0].dtype)
-            for piece, part in zip(pieces, noise.split(sizes), strict=True):
-                piece.add_(part, alpha=scale)
+        if tensors[0].is_cuda:
+            cuda_noise.add_normals(tensors, scale, self.noise_generator(step, tensors[0].device))
+            return
+        cpu_noise.add_normals(tensors, scale, lambda part: self.generator("noise", step, part), CHUNK)
 
-    def _cpu_draws(self, step: int) -> Draw:
-        generator = self.generator("noise", step)
-
-        def uniforms(count: int) -> Tensor:
-            return torch.from_numpy(1.0 - generator.random(count))
-
-        normals = Normals(CHUNK // 2, uniforms, torch.device("cpu"))
-
-        def draw(count: int, dtype: torch.dtype) -> Tensor:
-            if dtype == torch.float64:
-                return torch.from_numpy(generator.standard_normal(count))
-            bits = generator.bit_generator.random_raw((count + 1) // 2).view(np.int64)
-            return normals.from_bits(torch.from_numpy(bits))[:count]
-
-        return draw
-
-    def _cuda_draws(self, step: int, device: torch.device) -> Draw:
-        generator = torch.Generator(device).manual_seed(self.torch_seed("noise", step))
-
-        def uniforms(count: int) -> Tensor:
-            return 1.0 - torch.rand(count, generator=generator, dtype=torch.float64, device=device)
-
-        normals = Normals(CHUNK // 2, uniforms, device)
-
-        def draw(count: int, dtype: torch.dtype) -> Tensor:
-            bits = torch.empty((count + 1) // 2, dtype=torch.int64, device=device)
-            return normals.from_bits(bits.random_(-(2**63), None, generator=generator))[:count]
-
-        return draw
+    def noise_generator(self, step: int, device: torch.device) -> torch.Generator:
+        """The generator on a CUDA device for the noise of one step."""
+        return torch.Generator(device).manual_seed(self.torch_seed("noise", step))
 
     def _derive(self, purpose: str, step: int, part: int) -> bytes:
         message = f"{purpose}/{step}/{part}".encode()
         return hashlib.blake2b(message, key=self.key, digest_size=KEY_BYTES).digest()
-
-
-def _grouped(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """All numbers as flat pieces, in groups of one type and at most `CHUNK` numbers.
-
-    Pieces are half a chunk long, as the two halves of a draw: each thread then reads the noise that it has written,
-    and nothing has to travel from one core's cache to another's.
-    """
-    group: list[Tensor] = []
-    for piece in (piece for values in tensors for piece in values.view(-1).split(CHUNK // 2)):
-        if group and (sum(map(len, group)) + len(piece) > CHUNK or piece.dtype != group[0].dtype):
-            yield group
-            group = []
-        group.append(piece)
-    yield group

@@ -7,10 +7,13 @@
 
 The rate comes from the plan (`batch_size / dataset_size`), never from the data: `num_records` may differ from
 `dataset_size`. Batches vary in size and can be empty; an empty batch is a step like any other.
+
+Many steps are drawn at a time: the cells of a table with a row for each step and a column for each record are chosen
+independently with probability q, by a binomial count and that many distinct cells.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +21,11 @@ import numpy.typing as npt
 from dpbnn.privacy.randomness import Randomness
 
 __all__ = ["PoissonSampler"]
+
+MOST_STEPS, MOST_CELLS = 64, 2**22
+"""What is drawn at a time: enough to be fast, and little enough for memory."""
+
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -32,14 +40,29 @@ class PoissonSampler:
     num_records: int
     sampling_rate: float
     randomness: Randomness
+    _drawn: dict[int, list[Rows]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def batch(self, step: int) -> npt.NDArray[np.int64]:
-        """The sorted indices of one step's batch: a binomial count, then that many distinct records."""
-        generator = self.randomness.generator("sampling", step)
-        count = generator.binomial(self.num_records, self.sampling_rate)
-        return np.sort(generator.choice(self.num_records, size=count, replace=False, shuffle=False))
+    def batch(self, step: int) -> Rows:
+        """The sorted indices of one step's batch."""
+        table, row = divmod(step, self._steps_at_a_time)
+        if table not in self._drawn:
+            self._drawn.clear()
+            self._drawn[table] = self._draw(table)
+        return self._drawn[table][row]
 
     def batches(self, first_step: int, end: int) -> Iterator[list[int]]:
         """The batches of the steps from `first_step` up to, not including, `end`."""
         for step in range(first_step, end):
             yield self.batch(step).tolist()
+
+    @property
+    def _steps_at_a_time(self) -> int:
+        return max(1, min(MOST_STEPS, MOST_CELLS // max(1, self.num_records)))
+
+    def _draw(self, table: int) -> list[Rows]:
+        steps, records = self._steps_at_a_time, self.num_records
+        generator = self.randomness.generator("sampling", table)
+        count = generator.binomial(steps * records, self.sampling_rate)
+        cells = np.sort(generator.choice(steps * records, size=count, replace=False, shuffle=False))
+        ends = np.searchsorted(cells, records * np.arange(1, steps))
+        return [row - index * records for index, row in enumerate(np.split(cells, ends))]

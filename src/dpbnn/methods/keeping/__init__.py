@@ -14,8 +14,20 @@ __all__ = ["KeepSamples", "KeepSummary", "Keeping", "Store"]
 class Store(Protocol):
     """What has been kept so far."""
 
-    def offer(self, step: int, weights: Weights, importance: float) -> None:
-        """Keep the iterate after this step, if it is one of those to be kept."""
+    def is_kept(self, step: int) -> bool:
+        """Whether the iterate after this step is one of those to be kept."""
+        ...
+
+    def expect(self, step: int) -> None:
+        """A step begins: make ready for its iterate, if it is to be kept."""
+        ...
+
+    def write(self, step: int, weights: Weights) -> None:
+        """Copy the iterate, if it is to be kept and can be copied by the device alone; may be recorded."""
+        ...
+
+    def enter(self, step: int, weights: Weights, importance: float) -> None:
+        """The step is done: count its iterate, if it is to be kept."""
         ...
 
     def posterior(self, current: Weights) -> Posterior:

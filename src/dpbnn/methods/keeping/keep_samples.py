@@ -3,7 +3,10 @@
 >>> import torch
 >>> store = KeepSamples(thin=2).open({"w": torch.zeros(3)}, steps=12, run=0)
 >>> for step in range(12):
-...     store.offer(step, {"w": torch.full((3,), float(step))}, importance=1.0)
+...     iterate = {"w": torch.full((3,), float(step))}
+...     store.expect(step)
+...     store.write(step, iterate)
+...     store.enter(step, iterate, importance=1.0)
 >>> [weights["w"][0].item() for weights in store.posterior({}).draw(10, seed=0)]
 [7.0, 9.0, 11.0]
 """
@@ -82,17 +85,33 @@ class SampleStore:
         self.window, self.samples, self.folder = window, samples, folder
         self.importance = torch.zeros(window.count, dtype=torch.float64)
         self.count = 0
+        self._place = torch.zeros(1, dtype=torch.int64, device=next(iter(samples.values())).device)
         self._digest = hashlib.blake2b()
 
-    def offer(self, step: int, weights: Weights, importance: float) -> None:
-        """Keep the iterate after this step, if it is one of those to be kept."""
+    def is_kept(self, step: int) -> bool:
+        """Whether the window holds the step."""
+        return self.window.holds(step)
+
+    def expect(self, step: int) -> None:
+        """Point to the next free place."""
         if self.folder is not None:
             self.folder.refuse_finished()
-        if not self.window.holds(step):
+        elif self.is_kept(step):
+            self._place.fill_(self.count)
+
+    def write(self, step: int, weights: Weights) -> None:
+        """In memory, copy the iterate to where `expect` has pointed: a place that the device looks up."""
+        if self.folder is None and self.is_kept(step):
+            for name, values in weights.items():
+                self.samples[name].index_copy_(0, self._place, values[None].to(self.samples[name].dtype))
+
+    def enter(self, step: int, weights: Weights, importance: float) -> None:
+        """Count the iterate; copy it to disk, if it belongs there."""
+        if not self.is_kept(step):
             return
-        for name, values in weights.items():
-            self.samples[name][self.count].copy_(values)
         if self.folder is not None:
+            for name, values in weights.items():
+                self.samples[name][self.count].copy_(values)
             self._add_to_digest(self.count)
         self.importance[self.count] = importance
         self.count += 1

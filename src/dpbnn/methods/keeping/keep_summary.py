@@ -68,9 +68,19 @@ class SummaryStore:
         """How many iterates are not in the sums yet."""
         return len(self.trace) - self.folded
 
-    def offer(self, step: int, weights: Weights, importance: float) -> None:
-        """Take the iterate after this step, if it is one of those to be taken."""
-        if not self.window.holds(step):
+    def is_kept(self, step: int) -> bool:
+        """Whether the window holds the step."""
+        return self.window.holds(step)
+
+    def expect(self, step: int) -> None:
+        """Nothing to make ready."""
+
+    def write(self, step: int, weights: Weights) -> None:
+        """Nothing that a device could do alone."""
+
+    def enter(self, step: int, weights: Weights, importance: float) -> None:
+        """Take the iterate into the summary."""
+        if not self.is_kept(step):
             return
         for name, values in weights.items():
             self.waiting[name][self.num_waiting].copy_(values.flatten())

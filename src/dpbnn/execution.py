@@ -1,0 +1,66 @@
+"""How a run is carried out: speed and memory, never what is released nor what it costs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from dpbnn import _validate
+
+__all__ = ["PRECISIONS", "Execution", "computing_in"]
+
+PRECISIONS = ("float32", "tf32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Speed and memory.
+
+    Args:
+        micro_batch_size: records taken through the model at a time.
+        precision: what the model computes its outputs and their gradients in: "float32", "tf32" or "bfloat16" (by
+            autocast); None leaves torch's settings as they are. Norms, clipping, sums, noise and updates are done in
+            float32 or wider whatever is chosen.
+        graphs: on a CUDA device, record the steps once and replay them (CUDA graphs) where the model can be recorded.
+        data_on_device: keep all records on the device that trains; None does where they take less than half of its
+            free memory. Elsewhere batches are read ahead of time.
+        dataset_workers: processes that read a `Dataset`.
+        checkpoint_seconds: how often a checkpoint's state is written, or less often where that would take more than a
+            twentieth of the time (many kept samples); what happens in between is in its journal.
+    """
+
+    micro_batch_size: int | None = None
+    precision: str | None = None
+    graphs: bool = True
+    data_on_device: bool | None = None
+    dataset_workers: int = 0
+    checkpoint_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.micro_batch_size is not None:
+            _validate.whole_number("micro_batch_size", self.micro_batch_size)
+        if self.precision is not None:
+            _validate.one_of("precision", self.precision, PRECISIONS)
+        for name in ("graphs", "data_on_device"):
+            if getattr(self, name) not in (True, False, None):
+                _validate.refuse(name, "True or False", getattr(self, name))
+        _validate.whole_number("dataset_workers", self.dataset_workers, at_least=0)
+        _validate.non_negative("checkpoint_seconds", self.checkpoint_seconds)
+
+
+@contextmanager
+def computing_in(precision: str | None, device: torch.device) -> Iterator[None]:
+    """Products of the model in this precision; afterwards torch's settings are as before."""
+    if precision is None:
+        yield
+        return
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    try:
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]

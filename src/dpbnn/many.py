@@ -1,0 +1,132 @@
+"""`fit_many`: several runs on the same records, all at once where a CUDA device can record them.
+
+    >>> import torch, dpbnn
+    >>> x, y = torch.randn(100, 3), torch.randint(2, (100,))
+    >>> plan = dpbnn.PrivacyPlan(100, 10, 20, clip_norm=1.0, noise_multiplier=2.0, delta=1e-3)
+    >>> setups = [
+    ...     dpbnn.Setup(torch.nn.Linear(3, 2), dpbnn.SGD(learning_rate=rate), plan, dpbnn.Categorical())
+    ...     for rate in (0.1, 0.3)
+    ... ]
+    >>> [release.settings["learning_rate"] for release in dpbnn.fit_many(setups, x, y, progress=False)]
+    [0.1, 0.3]
+
+A small network leaves a large device idle: the steps of all runs are recorded as branches of one CUDA graph, and one
+launch takes a step of each. Every run has its own batches, noise and state, as if it were alone.
+"""
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpbnn import _validate
+from dpbnn.execution import Execution
+from dpbnn.likelihoods import Likelihood
+from dpbnn.methods import Method
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.records import ResidentRecords
+from dpbnn.release import Release
+from dpbnn.stepping import RecordedSteps, why_not_recorded
+from dpbnn.training import Position, Run, own_draws, prepared
+
+__all__ = ["Setup", "fit_many"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One run of several: what `fit` takes beside the data."""
+
+    model: nn.Module
+    method: Method[Any]
+    plan: PrivacyPlan
+    likelihood: Likelihood
+    seed: int | None = None
+
+
+def fit_many(
+    setups: Sequence[Setup],
+    X: Any,
+    y: Any = None,
+    *,
+    device: str | torch.device | None = None,
+    execution: Execution | None = None,
+    progress: bool = True,
+) -> list[Release]:
+    """Train several models on the same records; the arguments are those of `fit`.
+
+    Each release's guarantee is about that release alone. Whoever sees several of them, or one that was chosen by
+    looking at the others, has learned from all: their epsilons and deltas add up.
+
+    Returns:
+        A release for each setup, in their order.
+
+    Guarantees:
+        Each run has batches and noise of its own.
+        The releases are those of single runs, but for rounding.
+    """
+    for setup in setups:
+        if not isinstance(setup, Setup):
+            _validate.refuse("setups", "Setup(...) in every place", setup)
+    runs: list[Run] = []
+    for setup in setups:
+        x, targets = (X, y) if not runs else _shared(runs[0], X, y)
+        runs.append(
+            prepared(setup.model, x, targets, setup.method, setup.plan, setup.likelihood, setup.seed, device, execution)
+        )
+    releases: dict[int, Release] = {}
+    positions = [run.begin() for run in runs]
+    for group in _groups(runs, positions):
+        own_runs = [runs[index] for index in group]
+        reached = _train(own_runs, [positions[index] for index in group], progress)
+        releases |= {
+            index: run.release(position) for index, run, position in zip(group, own_runs, reached, strict=True)
+        }
+    return [releases[index] for index in range(len(runs))]
+
+
+def _shared(first: Run, x: Any, y: Any) -> tuple[Any, Any]:
+    """Records that are on the device already are not copied again."""
+    return (first.work.records, None) if isinstance(first.work.records, ResidentRecords) else (x, y)
+
+
+def _groups(runs: Sequence[Run], positions: Sequence[Position]) -> Iterable[list[int]]:
+    """Runs that can be recorded together; all others alone."""
+    groups: dict[Any, list[int]] = {}
+    for index, (run, position) in enumerate(zip(runs, positions, strict=True)):
+        resident = isinstance(run.work.records, ResidentRecords)
+        alone = not resident or why_not_recorded(run.work, position.state, 0) is not None
+        key = index if alone else (run.work.plan.steps, run.work.device, id(run.work.records))
+        groups.setdefault(key, []).append(index)
+    return groups.values()
+
+
+def _train(runs: list[Run], positions: list[Position], progress: bool) -> list[Position]:
+    device, steps = runs[0].work.device, runs[0].work.plan.steps
+    with own_draws(device):
+        if len(runs) == 1:
+            return [_last(runs[0], positions[0], progress)]
+        together = RecordedSteps([run.work for run in runs], [position.state for position in positions], 0)
+        for step in _shown(range(steps), f"training {len(runs)} runs", progress):
+            for position in positions:
+                position.ledger.enter(step, step)
+            states = together.all_at_once(step)
+    reached = zip(positions, states, strict=True)
+    return [replace(position, state=state, how=together.how, step=steps) for position, state in reached]
+
+
+def _last(run: Run, position: Position, progress: bool) -> Position:
+    reached = deque(_shown(run.steps(position, None), "training", progress, run.work.plan.steps), maxlen=1)
+    return reached[0]
+
+
+def _shown(items: Iterable[Any], description: str, wanted: bool, total: int | None = None) -> Iterable[Any]:
+    if not wanted or not sys.stderr.isatty():
+        return items
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(items, description=description, total=total, console=Console(stderr=True))

@@ -1,0 +1,128 @@
+"""Recording work on a CUDA device, to be replayed at the cost of one launch (CUDA graphs).
+
+What is recorded are kernels with their addresses: Python runs once. So a model that decides anything on the host (by
+values, by the host's random numbers, by a counter of its own) is not recorded.
+"""
+
+import gc
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpbnn.privacy.randomness import Randomness
+
+__all__ = ["Graphs", "NotRecordable", "SharedNoise"]
+
+
+class NotRecordable(Exception):
+    """This work must not be recorded; the message says why."""
+
+
+@dataclass(frozen=True)
+class SharedNoise(Randomness):
+    """Randomness whose noise belongs to the step that was begun last, not to the one that stands in a recording.
+
+    On a device it comes from one generator, which is known to the recordings and seeded before each replay.
+    """
+
+    on_device: torch.Generator = field(default_factory=torch.Generator, repr=False)
+    begun: list[int] = field(default_factory=list, repr=False)
+    on_host: dict[int, np.random.Generator] = field(default_factory=dict, repr=False)
+
+    @staticmethod
+    def of(own: Randomness, device: torch.device) -> "SharedNoise":
+        """The same key."""
+        return SharedNoise(own.key, own.source, torch.Generator(device))
+
+    def begin(self, step: int) -> None:
+        """The noise that is drawn next is this step's."""
+        self.begun[:] = [step]
+        self.on_host.clear()
+        self.on_device.manual_seed(self.torch_seed("noise", step))
+
+    def generator(self, purpose: str, step: int, part: int = 0) -> np.random.Generator:
+        """For noise that of the step that was begun: the same one for all runs, which goes on from run to run."""
+        if purpose != "noise":
+            return super().generator(purpose, step, part)
+        if part not in self.on_host:
+            self.on_host[part] = super().generator(purpose, self.begun[0], part)
+        return self.on_host[part]
+
+    def noise_generator(self, step: int, device: torch.device) -> torch.Generator:
+        """The one generator, as `begin` has seeded it."""
+        return self.on_device
+
+
+class Graphs:
+    """Records for one device; all recordings share their memory, since they never run at the same time."""
+
+    def __init__(self, device: torch.device, noise: torch.Generator) -> None:
+        self._device, self._noise = device, noise
+        self._model = torch.cuda.default_generators[device.index or 0]
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+
+    def seed_model(self, seed: int) -> None:
+        """Seed the generator from which models draw on the device: dropout masks."""
+        self._model.manual_seed(seed)
+
+    def without_waiting(self, work: Callable[[], None]) -> None:
+        """Do the work; whatever would make the host wait for the device raises."""
+        before = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Synchronization debug mode")  # that it does not see everything
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            work()
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+    def record(self, work: Callable[[], object], host_state: Callable[[], Any]) -> Callable[[], None]:
+        """Record what `work` does on the device, without doing it; raises if the host's state changes by it."""
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self._noise)
+        before = host_state(), _host_generators()
+        torch.cuda.synchronize(self._device)
+        try:
+            with torch.cuda.stream(self._stream), _no_garbage_collection():
+                graph.capture_begin(self._pool, capture_error_mode="thread_local")
+                work()
+                graph.capture_end()
+        except BaseException:
+            self._recover(graph)
+            raise
+        if before != (host_state(), _host_generators()):
+            raise NotRecordable("the model draws random numbers on the host, or changes itself while it runs")
+        return graph.replay
+
+    def _recover(self, graph: torch.cuda.CUDAGraph) -> None:
+        """A recording that failed leaves torch's generators waiting for its end: put other states in their place."""
+        with suppress(RuntimeError), torch.cuda.stream(self._stream):
+            graph.capture_end()
+        torch.cuda.synchronize(self._device)
+        for generator in (self._model, self._noise):
+            generator.graphsafe_set_state(torch.Generator(self._device))
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """What is collected while a recording goes on may free memory, which must not become part of it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _host_generators() -> tuple[Any, ...]:
+    of_numpy = np.random.get_state(legacy=False)["state"]  # noqa: NPY002 - the one that a model might use
+    of_torch = torch.default_generator.get_state().numpy().tobytes()
+    return of_torch, random.getstate(), of_numpy["key"].tobytes(), of_numpy["pos"]

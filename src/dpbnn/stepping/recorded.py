@@ -1,0 +1,283 @@
+"""Steps recorded once and replayed: for one run, or for several at the same time.
+
+A step is three recordings: a part of the batch (look records up, clip, add to the sum), the noise, and what follows
+from it (update, keep). A batch that is larger than a part is done in several, exactly. Steps whose levels and phase
+differ have recordings of their own.
+
+Guarantees:
+    Recorded steps release what steps taken one by one release, but for rounding, from the same key.
+    Padding contributes exactly zero.
+    What can not be recorded is taken one by one, and the release says so.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from dpbnn.branches import side_by_side
+from dpbnn.clipping import clip_and_sum
+from dpbnn.clipping.compatibility import _mode as mode_of
+from dpbnn.clipping.objective import wide
+from dpbnn.own_draws import Flat, derived_seed
+from dpbnn.privacy.mechanism import add_noise
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.records import ResidentRecords
+from dpbnn.schedule import by_step
+from dpbnn.stepping.eager import EagerSteps, forget_masks
+from dpbnn.stepping.feeds import Feed, Part, ResidentFeed, StreamedFeed, part_size
+from dpbnn.stepping.graphs import Graphs, NotRecordable, SharedNoise
+from dpbnn.stepping.read_ahead import read_ahead
+from dpbnn.stepping.work import Work
+from dpbnn.types import ClippedSum, DpbnnWarning, Draws, NoisySum, Weights
+
+__all__ = ["RecordedSteps", "Recorder", "why_not_recorded"]
+
+WARM_UP = 2
+"""Steps that are not recorded: the first ones load libraries and make room; in the last, waiting is an error."""
+
+
+class Recorder(Protocol):
+    """What makes recordings."""
+
+    def seed_model(self, seed: int) -> None:
+        """Seed the generator from which models draw on the device."""
+        ...
+
+    def without_waiting(self, work: Callable[[], None]) -> None:
+        """Do the work; whatever would make the host wait for the device raises."""
+        ...
+
+    def record(self, work: Callable[[], object], host_state: Callable[[], Any]) -> Callable[[], None]:
+        """A function that does the same work again."""
+        ...
+
+
+def why_not_recorded(work: Work, state: Any, step: int) -> str | None:
+    """A reason against recording that is known beforehand; None if there is none, "" if nobody expects it."""
+    if work.device.type != "cuda" or not work.execution.graphs:
+        return ""
+    if work.diagnostics.wanted:
+        return "unsafe_diagnostics looks at every step"
+    if work.method.phase(state, step) is None:
+        return f"{type(work.method).__name__} has no phase: it, or its optimizer, counts on the host"
+    return None
+
+
+class RecordedSteps:
+    """The steps of runs that share their device and their number of steps; their states are changed in place."""
+
+    def __init__(
+        self, runs: Sequence[Work], states: Sequence[Any], first_step: int, recorder: Recorder | None = None
+    ) -> None:
+        self._runs, self._states = list(runs), list(states)
+        self._noise = SharedNoise.of(runs[0].randomness, runs[0].device)
+        self._recorder: Recorder = recorder or Graphs(runs[0].device, self._noise.on_device)
+        self._size, parts = part_size(
+            len(runs[0].records),
+            max(work.plan.sampling_rate for work in runs),
+            min((work.execution.micro_batch_size for work in runs if work.execution.micro_batch_size), default=None),
+        )
+        rooms = [_Room(work, state, first_step, parts) for work, state in zip(runs, states, strict=True)]
+        self._sums, self._noisy = [room.sums for room in rooms], [NoisySum(room.released) for room in rooms]
+        self._feed = self._open_feed(first_step)
+        self._schedules = [_levels_by_step(work.plan) for work in runs]
+        self._recorded_from = first_step + WARM_UP
+        self._recordings: dict[Any, Callable[[], None]] = {}
+        self._one_by_one: list[EagerSteps] = []
+
+    @property
+    def how(self) -> str:
+        """In words, for the release."""
+        return EagerSteps.how if self._one_by_one else "recorded and replayed (CUDA graphs)"
+
+    def release(self, state: Any, step: int) -> NoisySum:
+        """What this step of the only run makes public."""
+        if not self._one_by_one:
+            try:
+                self._begin(step)
+                self._parts_and_noise(step, self._feed.parts(step))
+            except (RuntimeError, NotRecordable) as error:
+                self._give_up(error, step)
+            else:
+                return self._noisy[0]
+        return self._one_by_one[0].release(state, step)
+
+    def take(self, state: Any, noisy: NoisySum, step: int) -> Any:
+        """The state of the only run after it."""
+        if not self._one_by_one:
+            try:
+                again = self._recording("take", step, self._take)
+            except (RuntimeError, NotRecordable) as error:
+                self._give_up(error, step + 1)
+            else:
+                again()
+                self._end(step)
+                return state
+        return self._one_by_one[0].take(state, noisy, step)
+
+    def release_and_take(self, state: Any, step: int) -> Any:
+        """The state of the only run after this step."""
+        return self.all_at_once(step)[0]
+
+    def all_at_once(self, step: int) -> list[Any]:
+        """The states of all runs after this step: one recording, unless the batch takes several parts."""
+        if not self._one_by_one:
+            try:
+                self._begin(step)
+                parts = self._feed.parts(step)
+                if parts == 1 and step >= self._recorded_from:
+                    self._feed.next_part()
+                    last = self._recording("whole", step, self._whole)
+                else:
+                    self._parts_and_noise(step, parts)
+                    last = self._recording("take", step, self._take)
+            except (RuntimeError, NotRecordable) as error:
+                self._give_up(error, step)
+            else:
+                last()
+                self._end(step)
+                return self._states
+        runs = zip(self._one_by_one, self._states, strict=True)
+        self._states = [own.release_and_take(state, step) for own, state in runs]
+        return self._states
+
+    def _begin(self, step: int) -> None:
+        """What is not recorded: the methods' own draws, and the seeds of masks and noise."""
+        for work, state in zip(self._runs, self._states, strict=True):
+            work.method.begin_step(state, step)
+        randomness = self._runs[0].randomness
+        if step < self._recorded_from:  # a model may draw on the host; if it does, it will not be recorded
+            randomness.seed_model(step, self._runs[0].device)
+        else:
+            self._recorder.seed_model(randomness.torch_seed("model", step))
+        self._noise.begin(step)
+
+    def _end(self, step: int) -> None:
+        """What is not recorded: no method may find the generators as the masks have left them."""
+        seed = derived_seed(self._runs[0].seed, step)
+        if step < self._recorded_from:
+            forget_masks(seed, self._runs[0].device)
+        else:
+            self._recorder.seed_model(seed)
+        for work, state in zip(self._runs, self._states, strict=True):
+            work.method.end_step(state, step)
+
+    def _parts_and_noise(self, step: int, parts: int) -> None:
+        for part in range(parts):
+            self._feed.next_part()
+            self._recording(("part", part == 0), step, partial(self._part, first=part == 0))()
+        self._recording("noise", step, self._add_noise)()
+
+    def _recording(self, kind: Any, step: int, work: Callable[[int], None]) -> Callable[[], None]:
+        """What does this work: itself in the first steps, a recording of it later on."""
+        if step < self._recorded_from:
+            last = step == self._recorded_from - 1 and kind != "take"  # no update may be left half done
+            return partial(self._recorder.without_waiting, partial(work, step)) if last else partial(work, step)
+        key = kind, *self._levels(step)
+        if key not in self._recordings:
+            self._recordings[key] = self._recorder.record(partial(work, step), self._host_state)
+        return self._recordings[key]
+
+    def _levels(self, step: int) -> list[Any]:
+        runs = zip(self._runs, self._states, self._schedules, strict=True)
+        return [(levels[step], work.method.phase(state, step)) for work, state, levels in runs]
+
+    def _host_state(self) -> list[Any]:
+        return [mode_of(work.checked.objective.model) for work in self._runs]
+
+    def _part(self, step: int, first: bool = True) -> None:
+        """Add the clipped gradients of one part of the batch to the sums."""
+
+        def clip(run: tuple[Work, Any, Weights, Part]) -> None:
+            work, state, sums, (x, y, present) = run
+            clipped = clip_and_sum(
+                work.checked,
+                work.method.weights(state, step),
+                x,
+                y,
+                work.plan.clip_norm_at(step),
+                clipping=work.plan.clipping,
+                micro_batch_size=work.execution.micro_batch_size,
+                precision=work.execution.precision,
+                present=present,
+            )
+            into = list(sums.values())
+            found = [clipped.gradients[name].to(total.dtype) for name, total in sums.items()]
+            (torch._foreach_copy_ if first else torch._foreach_add_)(into, found)
+
+        side_by_side(clip, zip(self._runs, self._states, self._sums, self._feed.read(), strict=True))
+
+    def _add_noise(self, step: int) -> None:
+        """Noise is written over the sums; what is released has a place of its own only where it has another type."""
+
+        def add(run: tuple[Work, Weights, NoisySum]) -> None:
+            work, sums, noisy = run
+            types = {name: values.dtype for name, values in noisy.gradients.items()}
+            clipped = ClippedSum(dict(sums), work.plan.clip_norm_at(step), types)
+            released = add_noise(clipped, work.plan.noise_at(step), self._noise, step).gradients
+            for name, place in noisy.gradients.items():
+                if released[name].data_ptr() != place.data_ptr():
+                    place.copy_(released[name])
+
+        side_by_side(add, zip(self._runs, self._sums, self._noisy, strict=True))
+
+    def _take(self, step: int) -> None:
+        """Update and keep."""
+
+        def move(run: tuple[Work, Any, NoisySum]) -> None:
+            work, state, noisy = run
+            if work.method.keep(work.method.update(state, noisy, step), step) is not state:
+                raise NotRecordable(f"{type(work.method).__name__} makes a new state in every step")
+
+        side_by_side(move, zip(self._runs, self._states, self._noisy, strict=True))
+
+    def _whole(self, step: int) -> None:
+        """A step whose batch is one part."""
+        self._part(step)
+        self._add_noise(step)
+        self._take(step)
+
+    def _open_feed(self, first_step: int) -> Feed:
+        work = self._runs[0]
+        if isinstance(work.records, ResidentRecords):
+            return ResidentFeed(work.records, [run.sampler for run in self._runs], self._size, first_step)
+        batches = work.records.batches(work.sampler, first_step, work.plan.steps, work.execution.dataset_workers)
+        return StreamedFeed(read_ahead(batches, work.device), work.records.empty, self._size, work.device)
+
+    def _give_up(self, error: Exception, step: int) -> None:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        text = f"These steps cannot be recorded and are taken one by one, which is slower: {reason}"
+        warnings.warn(text, DpbnnWarning, stacklevel=2)
+        self._one_by_one = [EagerSteps(work, step) for work in self._runs]
+
+
+def _levels_by_step(plan: PrivacyPlan) -> list[tuple[float, float]]:
+    return list(zip(by_step(plan.clip_norm, plan.steps), by_step(plan.noise_multiplier, plan.steps), strict=True))
+
+
+class _Room:
+    """Where a run's sums and releases lie, from the first step to the last.
+
+    Sums of several parts are in float64, as those of many records always are.
+    """
+
+    def __init__(self, work: Work, state: Any, step: int, parts: int) -> None:
+        work.method.begin_step(state, step)
+        where = work.method.weights(state, step)
+        like = {
+            name: wide(values) for name, values in (where.weights[0] if isinstance(where, Draws) else where).items()
+        }
+        shapes = {name: (2, *v.shape) if isinstance(where, Draws) else v.shape for name, v in like.items()}
+        self.released = _in_one_piece({name: like[name].new_empty(shapes[name]) for name in like})
+        self.sums = self.released
+        if parts > 1:
+            self.sums = _in_one_piece({name: values.double() for name, values in self.released.items()})
+
+
+def _in_one_piece(weights: Weights) -> Weights:
+    """Side by side in memory, where they have one type: what is done to all of them then takes one launch."""
+    one_type = len({values.dtype for values in weights.values()}) == 1
+    return Flat(weights).views if one_type else {name: torch.empty_like(values) for name, values in weights.items()}

@@ -1,0 +1,63 @@
+"""What a run's steps need, and the two verbs that every way of taking them has."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from dpbnn.clipping import CheckedModel
+from dpbnn.diagnostics import Diagnostics
+from dpbnn.execution import Execution
+from dpbnn.methods import Method
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.privacy.randomness import Randomness
+from dpbnn.privacy.sampling import PoissonSampler
+from dpbnn.records import Records
+from dpbnn.types import NoisySum
+
+__all__ = ["Steps", "Work"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One run with its secret draws; `seed` is for what hides nothing."""
+
+    checked: CheckedModel
+    records: Records
+    method: Method[Any]
+    plan: PrivacyPlan
+    execution: Execution
+    diagnostics: Diagnostics
+    randomness: Randomness
+    seed: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.checked.objective.model.parameters()).device
+
+    @property
+    def sampler(self) -> PoissonSampler:
+        """Draws the batches."""
+        return PoissonSampler(len(self.records), self.plan.sampling_rate, self.randomness)
+
+
+class Steps(Protocol):
+    """Takes the steps of a run in their order."""
+
+    @property
+    def how(self) -> str:
+        """In words, for the release."""
+        ...
+
+    def release(self, state: Any, step: int) -> NoisySum:
+        """What this step makes public; the only thing that is learned of the records."""
+        ...
+
+    def take(self, state: Any, noisy: NoisySum, step: int) -> Any:
+        """The state after it."""
+        ...
+
+    def release_and_take(self, state: Any, step: int) -> Any:
+        """Both at once, where nobody has to look at what is released: the state after the step."""
+        ...

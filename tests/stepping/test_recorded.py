@@ -1,0 +1,198 @@
+"""Recorded steps on a CPU, where a recording does its work again: what Python had settled stays as it was recorded."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import dpbnn
+from dpbnn.records import ResidentRecords
+from dpbnn.stepping import EagerSteps, RecordedSteps
+from dpbnn.stepping.graphs import NotRecordable
+from dpbnn.training import prepared
+
+METHODS = {
+    "sgd": dpbnn.SGD(0.1, dpbnn.Gaussian(0.5)),
+    "sgd with momentum": dpbnn.SGD(0.1, momentum=0.9),
+    "sgd with a schedule": dpbnn.SGD(((0.1, 5), (0.05, 7))),
+    "sgld": dpbnn.SGLD(1e-3, dpbnn.Gaussian(1.0)),
+    "sgld with a summary": dpbnn.SGLD(1e-3, dpbnn.Laplace(1.0), keep_as=dpbnn.KeepSummary(rank=2)),
+    "bbp": dpbnn.BBP(0.1, dpbnn.Gaussian(1.0)),
+    "joint bbp": dpbnn.BBP(0.1, dpbnn.Laplace(1.0), form="joint", num_draws=2),
+}
+STEPS, N, B = 12, 200, 20
+
+
+class Again:
+    """Records by doing the work again, and counts."""
+
+    def __init__(self):
+        self.recorded = self.replayed = 0
+
+    def seed_model(self, seed):
+        torch.manual_seed(seed)
+
+    def without_waiting(self, work):
+        work()
+
+    def record(self, work, host_state):
+        self.recorded += 1
+
+        def replay():
+            self.replayed += 1
+            work()
+
+        return replay
+
+
+def work_for(method, plan=None, records=N, seed=3, **execution):
+    torch.manual_seed(0)
+    x, y = torch.randn(records, 5), torch.randint(3, (records,))
+    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+    plan = plan or dpbnn.PrivacyPlan(N, B, STEPS, ((0.5, 4), (1.0, 8)), ((2.0, 6), (1.0, 6)), 1e-5)
+    run = prepared(
+        model, x, y, method, plan, dpbnn.Categorical(), seed, execution=dpbnn.Execution(**execution), unsafe_seed=seed
+    )
+    return run, run.begin()
+
+
+def released(steps, state, count=STEPS):
+    found = []
+    for step in range(count):
+        noisy = steps.release(state, step)
+        found.append({name: values.clone() for name, values in noisy.gradients.items()})
+        state = steps.take(state, noisy, step)
+    return found, state
+
+
+def resident(work):
+    return replace(work, records=ResidentRecords.of(work.records, torch.device("cpu")))
+
+
+@pytest.mark.filterwarnings("ignore::dpbnn.DpbnnWarning")
+@pytest.mark.parametrize("on_device", [True, False])
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_recorded_steps_release_what_steps_taken_one_by_one_release(method, on_device):
+    _, position = work_for(method)
+    expected, state = released(EagerSteps(position.work, 0), position.state)
+    _, position = work_for(method)
+    recorder = Again()
+    work = resident(position.work) if on_device else position.work
+    found, other = released(RecordedSteps([work], [position.state], 0, recorder), position.state)
+    assert recorder.replayed >= 3 * (STEPS - 2)
+    assert recorder.recorded < recorder.replayed
+    for one, another in zip(expected, found, strict=True):
+        for name in one:
+            torch.testing.assert_close(one[name], another[name], rtol=1e-4, atol=1e-5)
+    _, position = work_for(method)
+    steps, third = RecordedSteps([resident(position.work)], [position.state], 0, Again()), position.state
+    for step in range(STEPS):
+        third = steps.release_and_take(third, step)
+    for final in (other, third):
+        same_posterior(method, state, final)
+
+
+def same_posterior(method, state, other):
+    draws = zip(method.to_posterior(state).draw(5, seed=0), method.to_posterior(other).draw(5, seed=0), strict=True)
+    for one, another in draws:
+        for name in one:
+            torch.testing.assert_close(one[name], another[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("micro_batch_size", [3, 16, None])
+def test_a_batch_larger_than_a_part_is_done_in_several_exactly(micro_batch_size):
+    plan = dpbnn.PrivacyPlan(N, B, STEPS, 1.0, 1e-6, 1e-5)
+    _, position = work_for(dpbnn.SGD(0.1), plan)
+    expected, _ = released(EagerSteps(position.work, 0), position.state)
+    _, position = work_for(dpbnn.SGD(0.1), plan, micro_batch_size=micro_batch_size)
+    steps = RecordedSteps([resident(position.work)], [position.state], 0, Again())
+    found, _ = released(steps, position.state)
+    for one, another in zip(expected, found, strict=True):
+        for name in one:
+            torch.testing.assert_close(one[name], another[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("records", [0, 1, 5])
+def test_empty_and_tiny_data_take_steps_like_any_other(records):
+    _, position = work_for(dpbnn.SGD(0.1), records=records)
+    expected, _ = released(EagerSteps(position.work, 0), position.state)
+    _, position = work_for(dpbnn.SGD(0.1), records=records)
+    found, _ = released(RecordedSteps([resident(position.work)], [position.state], 0, Again()), position.state)
+    for one, another in zip(expected, found, strict=True):
+        for name in one:
+            torch.testing.assert_close(one[name], another[name], rtol=1e-4, atol=1e-5)
+
+
+def test_every_step_has_noise_of_its_own():
+    plan = dpbnn.PrivacyPlan(N, B, STEPS, 1.0, 5.0, 1e-5)
+    _, position = work_for(dpbnn.SGD(1e-9), plan, records=0)
+    found, _ = released(RecordedSteps([resident(position.work)], [position.state], 0, Again()), position.state)
+    noise = torch.stack([torch.cat([v.flatten() for v in one.values()]) for one in found])
+    correlation = torch.corrcoef(noise)
+    assert (correlation - torch.eye(STEPS)).abs().max() < 0.6  # 66 numbers in each row
+    assert abs(float(noise.std()) - 5.0) < 0.5
+
+
+def test_runs_that_are_recorded_together_are_independent_and_right():
+    plan = dpbnn.PrivacyPlan(N, B, STEPS, 1.0, 1e-6, 1e-5)
+    seeds = (3, 4, 5)
+    expected = []
+    for seed in seeds:
+        _, position = work_for(dpbnn.SGD(0.1 * seed), plan, seed=seed)
+        expected.append(released(EagerSteps(position.work, 0), position.state)[1])
+    positions = [work_for(dpbnn.SGD(0.1 * seed), plan, seed=seed)[1] for seed in seeds]
+    works, states = [resident(position.work) for position in positions], [position.state for position in positions]
+    steps = RecordedSteps(works, states, 0, Again())
+    for step in range(STEPS):
+        states = steps.all_at_once(step)
+    for state, own in zip(states, expected, strict=True):
+        for name, values in state.weights.items():
+            torch.testing.assert_close(values, own.weights[name], rtol=1e-4, atol=1e-4)
+
+
+def test_noise_of_runs_that_are_recorded_together_differs():
+    plan = dpbnn.PrivacyPlan(N, B, STEPS, 1.0, 5.0, 1e-5)
+    positions = [work_for(dpbnn.SGD(0.1), plan, seed=3, records=0)[1] for _ in range(2)]
+    works, states = [resident(position.work) for position in positions], [position.state for position in positions]
+    first, second = RecordedSteps(works, states, 0, Again()).all_at_once(0)
+    assert not any(torch.equal(first.weights[name], second.weights[name]) for name in first.weights)
+
+
+class Refuses(Again):
+    def __init__(self, at):
+        super().__init__()
+        self.at = at
+
+    def record(self, work, host_state):
+        if self.recorded == self.at:
+            raise NotRecordable("it decides on the host")
+        return super().record(work, host_state)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3, 5])
+def test_what_cannot_be_recorded_goes_on_one_by_one_and_says_so(at):
+    method = METHODS["sgld"]
+    _, position = work_for(method)
+    expected, state = released(EagerSteps(position.work, 0), position.state)
+    _, position = work_for(method)
+    steps = RecordedSteps([resident(position.work)], [position.state], 0, Refuses(at))
+    with pytest.warns(dpbnn.DpbnnWarning, match="one by one, which is slower: it decides on the host"):
+        found, other = released(steps, position.state)
+    assert steps.how == "one by one"
+    for one, another in zip(expected, found, strict=True):
+        for name in one:
+            torch.testing.assert_close(one[name], another[name], rtol=1e-4, atol=1e-5)
+    for name in state.weights:
+        torch.testing.assert_close(state.weights[name], other.weights[name], rtol=1e-4, atol=1e-5)
+    assert state.store.count == other.store.count
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
+def test_padding_and_bad_records_contribute_exactly_zero(bad):
+    plan = dpbnn.PrivacyPlan(N, B, STEPS, 1.0, 1e-6, 1e-5)
+    _, position = work_for(dpbnn.SGD(1e-9), plan)
+    work = resident(position.work)
+    work.records.x[::2] = bad
+    noisy = RecordedSteps([work], [position.state], 0, Again()).release(position.state, 0)
+    assert all(values.isfinite().all() for values in noisy.gradients.values())

@@ -1,0 +1,51 @@
+"""Several runs on the same records, on a CPU one after another."""
+
+import pytest
+import torch
+from torch import nn
+
+import dpbnn
+
+X, Y = torch.randn(120, 4, generator=torch.Generator().manual_seed(0)), torch.arange(120) % 3
+PLAN = dpbnn.PrivacyPlan(120, 12, 15, 1.0, 2.0, 1e-3)
+
+
+def setup(rate=0.1, plan=PLAN, **options):
+    return dpbnn.Setup(nn.Linear(4, 3), dpbnn.SGD(rate), plan, dpbnn.Categorical(), **options)
+
+
+def test_every_setup_gets_its_own_release_in_order():
+    setups = [setup(0.1), setup(0.3, dpbnn.PrivacyPlan(120, 12, 7, 1.0, 3.0, 1e-3)), setup(0.1)]
+    releases = dpbnn.fit_many(setups, X, Y, progress=False)
+    assert [release.settings["learning_rate"] for release in releases] == [0.1, 0.3, 0.1]
+    assert [release.settings["releases_charged"] for release in releases] == [15, 7, 15]
+    assert [release.guarantee.epsilon for release in releases] == pytest.approx(
+        [
+            dpbnn.fit(s.model, X, Y, method=s.method, plan=s.plan, likelihood=s.likelihood).guarantee.epsilon
+            for s in setups
+        ]
+    )
+    first, last = (next(iter(releases[index].posterior.draw(1, seed=0)))["weight"] for index in (0, 2))
+    assert not torch.allclose(first, last, atol=1e-4)
+
+
+def test_equal_setups_draw_different_noise():
+    model, empty = nn.Linear(4, 3), X[:0]
+    setups = [dpbnn.Setup(model, dpbnn.SGD(0.1), PLAN, dpbnn.Categorical(), seed=1) for _ in range(2)]
+    one, other = (next(iter(r.posterior.draw(1, seed=0))) for r in dpbnn.fit_many(setups, empty, Y[:0], progress=False))
+    assert not torch.equal(one["weight"], other["weight"])
+
+
+def test_no_setups_give_no_releases_and_other_things_are_refused():
+    assert dpbnn.fit_many([], X, Y) == []
+    with pytest.raises(dpbnn.DpbnnError, match=r"setups must be Setup\(\.\.\.\) in every place"):
+        dpbnn.fit_many([nn.Linear(4, 3)], X, Y)
+
+
+def test_a_bad_setup_is_refused_before_any_run_begins(monkeypatch):
+    from dpbnn.stepping import eager
+
+    monkeypatch.setattr(eager, "add_noise", lambda *_: pytest.fail("a run has begun"))
+    bad = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+    with pytest.raises(dpbnn.DpbnnError, match="mixes records"):
+        dpbnn.fit_many([setup(), dpbnn.Setup(bad, dpbnn.SGD(0.1), PLAN, dpbnn.Categorical())], X, Y)
