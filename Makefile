@@ -14,7 +14,7 @@ help:
 	@echo "make test       linters, types and the fast tests"
 	@echo "make test-slow  the tests marked slow"
 	@echo "make test-gpu   the tests marked gpu (needs a CUDA device)"
-	@echo "make bench      time the clipping engine beside plain PyTorch and Opacus"
+	@echo "make bench      time and memory of everything that suits this machine (docs/speed.md)"
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -41,8 +41,9 @@ test-gpu: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m gpu
 
 bench: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[bench]"
-	$(BIN)/python benchmarks/clipping.py
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[bench,plots]"
+	$(BIN)/dpbnn bench all
+	$(BIN)/dpbnn bench report
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,110 +1,130 @@
 """What a prediction over draws costs, as a ratio to as many plain forward passes.
 
-    python benchmarks/prediction.py [--draws 20] [--rows 10000] [--rounds 5] [--json FILE]
+    dpbnn bench prediction [--draws 10] [--rows 5000] [--rounds 5]
 
-Both take turns within one run; each figure is the median over rounds of the ratio in the same round. Plain passes run
-one network on all rows at once, as often as there are draws. Runs on a GPU if there is one.
+Plain passes run one network on all rows at once, as often as there are draws. On a GPU 100 draws for 10,000 images are
+timed as well, in the default precision and with ``precision="tf32"``.
 """
 
-import argparse
-import json
-import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 from torch import nn
 
 import dpbnn
 from dpbnn.clipping.objective import Objective
-from dpbnn.networks import CNN, MLP
 from dpbnn.posterior import DropoutNetwork, MeanField, Posterior, WeightSamples
 from dpbnn.predict import predict
+from measure import Step, device, take_turns
+from pictures import bars, panels
+from program import Figures, Options, Program, Results, Table
+from variants import NETWORKS as PAPERS
+from variants import Network
 
-NETWORKS: dict[str, tuple[Callable[..., nn.Module], tuple[int, ...]]] = {
-    "MLP": (lambda dropout: MLP(784, [1200, 1200], 10, dropout=dropout), (784,)),
-    "CNN": (lambda dropout: CNN(dropout=dropout), (1, 28, 28)),
-    "small MLP": (lambda dropout: MLP(30, [32], 2, dropout=dropout), (30,)),
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def small_mlp(dropout: float = 0.0) -> nn.Module:
+    """A network whose passes take no time."""
+    return dpbnn.networks.MLP(30, [32], 2, dropout=dropout)
+
+
+NETWORKS = PAPERS | {"small MLP": Network(small_mlp, (30,))}
+DEVICE_DRAWS, DEVICE_ROWS = 100, 10_000
+
+
+def samples(weights: dict[str, torch.Tensor], draws: int) -> Posterior:
+    """Kept weights."""
+    spread = {name: w + 0.01 * torch.randn(draws, *w.shape, device=w.device) for name, w in weights.items()}
+    return WeightSamples(spread, torch.ones(draws))
+
+
+FORMS: dict[str, Callable[[dict[str, torch.Tensor], int], Posterior]] = {
+    "samples": samples,
+    "mean field": lambda weights, draws: MeanField(weights, {k: torch.full_like(w, 0.01) for k, w in weights.items()}),
+    "dropout": lambda weights, draws: DropoutNetwork(weights),
 }
 
 
-def posteriors(network: nn.Module, draws: int) -> dict[str, Posterior]:
-    """Three forms around a network's weights."""
-    weights = {name: p.detach() for name, p in network.named_parameters()}
-    samples = {name: w + 0.01 * torch.randn(draws, *w.shape, device=w.device) for name, w in weights.items()}
-    return {
-        "samples": WeightSamples(samples, torch.ones(draws)),
-        "mean field": MeanField(weights, {name: torch.full_like(w, 0.01) for name, w in weights.items()}),
-        "dropout": DropoutNetwork(weights),
-    }
+def prepare(name: str, form: str, draws: int, rows: int) -> dict[str, Step]:
+    """The same prediction in all ways."""
+    x, _ = NETWORKS[name].batch(rows)
+    network = NETWORKS[name].on_device(dropout=0.1 if form == "dropout" else 0.0).eval()
+    weights = {key: p.detach() for key, p in network.named_parameters()}
+    posterior, objective = FORMS[form](weights, draws), Objective(network, dpbnn.Categorical())
+
+    @torch.no_grad()
+    def plainly() -> None:
+        for _ in range(draws):
+            network(x).softmax(dim=1)
+
+    ways: dict[str, Step] = {"plain": plainly, "dpbnn": lambda: predict(objective, posterior, x, draws, seed=0)}
+    if device() == "cuda":
+        coarse: dict[str, Any] = {"precision": "tf32"}
+        ways["dpbnn, tf32"] = lambda: predict(objective, posterior, x, draws, seed=0, **coarse)
+    return ways
 
 
-def timed(work: Callable[[], object], device: str) -> float:
-    """Seconds."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    work()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
+def measure(options: Options) -> Figures:
+    """All forms on each network."""
+    sizes = [(2, 20)] if options.quick else [(options.draws, options.rows)]
+    if device() == "cuda" and not options.quick:
+        sizes.append((DEVICE_DRAWS, DEVICE_ROWS))
+    rounds, at_least = (1, 0.0) if options.quick else (options.rounds, 0.25)
+    rows = []
+    for draws, records in sizes:
+        for name, form in ((name, form) for name in NETWORKS for form in FORMS):
+            ways = prepare(name, form, draws, records)
+            times = take_turns(ways, rounds, at_least, f"{name}, {form}")
+            case = {"network": name, "posterior": form, "draws": draws, "records": records}
+            rows += [case | {"way": way} | times.beside(way, "plain") for way in ways if way != "plain"]
+    return {"rows": rows}
 
 
-def measure(name: str, draws: int, rows: int, rounds: int, device: str) -> dict[str, dict[str, float]]:
-    """Seconds and ratio for each form on one network."""
-    make, shape = NETWORKS[name]
-    x = torch.randn(rows, *shape, device=device)
-    found = {}
-    for form in ("samples", "mean field", "dropout"):
-        network = make(0.1 if form == "dropout" else 0.0).to(device).eval()
-        posterior, objective = posteriors(network, draws)[form], Objective(network, dpbnn.Categorical())
-
-        @torch.no_grad()
-        def plainly(network: nn.Module = network) -> None:
-            for _ in range(draws):
-                network(x).softmax(dim=1)
-
-        def ours(posterior: Posterior = posterior, objective: Objective = objective) -> None:
-            predict(objective, posterior, x, draws, seed=0)
-
-        for warm_up in (ours, plainly):
-            warm_up()
-        description = f"{name}, {form}"
-        pairs = [
-            (timed(ours, device), timed(plainly, device))
-            for _ in track(range(rounds), description=description, console=Console(stderr=True))
+def tables(machine: str, figures: Figures) -> list[Table]:
+    """One for each size."""
+    found = []
+    for draws, records in sorted({(row["draws"], row["records"]) for row in figures["rows"]}):
+        rows = [row for row in figures["rows"] if (row["draws"], row["records"]) == (draws, records)]
+        cells = [
+            [row["network"], row["posterior"], row["way"], f"{row['milliseconds']:.1f}", f"{row['ratio']:.2f}x"]
+            for row in rows
         ]
-        found[form] = {
-            "seconds": round(statistics.median(first for first, _ in pairs), 4),
-            "ratio": round(statistics.median(first / second for first, second in pairs), 3),
-        }
+        title = f"{machine}, {draws} draws of {records} rows, torch {figures['torch']}"
+        found.append(Table(title, ["network", "posterior", "way", "ms", "time / plain passes"], cells))
     return found
 
 
-def main() -> None:
-    """See the module's docstring."""
-    parser = argparse.ArgumentParser(description="What a prediction over draws costs beside plain forward passes.")
-    parser.add_argument("--draws", type=int, default=20)
-    parser.add_argument("--rows", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, default=Path(__file__).with_suffix(".json"))
-    arguments = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    where = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    settings = {"draws": arguments.draws, "rows": arguments.rows}
-    found = {name: measure(name, **settings, rounds=arguments.rounds, device=device) for name in NETWORKS}
-    shown = Table("posterior", *(f"{name}, {unit}" for name in found for unit in ("s", "x plain")), title=where)
-    for form in ("samples", "mean field", "dropout"):
-        shown.add_row(form, *(f"{found[name][form][key]:.3g}" for name in found for key in ("seconds", "ratio")))
-    Console().print(shown)
-    results = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
-    results[where] = settings | {"torch": torch.__version__, "networks": found}
-    arguments.json.write_text(json.dumps(results, indent=1))
+def picture(results: Results) -> "Figure":
+    """Time over plain passes, a panel for each machine and network; of several sizes the largest."""
+    cases = [(name, network) for name in results for network in NETWORKS]
+    figure, axes = panels(len(results), len(NETWORKS), height=45)
+    for one, (name, network) in zip(axes, cases, strict=True):
+        of_network = [row for row in results[name]["rows"] if row["network"] == network]
+        largest = max(row["draws"] for row in of_network)
+        ratios = {
+            row["posterior"] + row["way"].removeprefix("dpbnn"): row["ratio"]
+            for row in of_network
+            if row["draws"] == largest
+        }
+        bars(one, ratios, f"{network}, {name}", "time / plain passes")
+    return figure
 
+
+PROGRAM = Program(
+    "prediction",
+    __file__,
+    measure,
+    tables,
+    picture,
+    {
+        "draws": {"type": int, "default": 10},
+        "rows": {"type": int, "default": 5000},
+        "rounds": {"type": int, "default": 5},
+    },
+)
 
 if __name__ == "__main__":
-    main()
+    PROGRAM.run()

@@ -102,7 +102,7 @@ def test_a_run_on_a_device_learns_resumes_and_leaves_the_model_alone(monkeypatch
     expected = fit(**options)
     assert next(iter(expected.posterior.weights.values())).is_cuda
     assert not next(model.parameters()).is_cuda
-    fit_interrupted(monkeypatch, "clip_and_sum", 8, checkpoint=tmp_path / "run", **options)
+    fit_interrupted(monkeypatch, "fingerprint", 8, checkpoint=tmp_path / "run", **options)
     release = fit(checkpoint=tmp_path / "run", **options)
     assert same_weights(release, expected)
     assert release.settings["releases_charged"] == 20

@@ -455,3 +455,55 @@ def test_masks_on_a_device_are_repeatable_and_leave_its_generator_alone():
         assert not torch.equal(first.draws, other.draws)
         assert len(first.draws.flatten(0, 1).unique(dim=0)) > 20
         assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("draws", [20, 3], ids=["together", "one by one"])
+@pytest.mark.parametrize(("precision", "off"), [("float32", 1e-6), ("tf32", 1e-2), ("bfloat16", 0.1)])
+def test_a_precision_governs_the_products_and_results_are_in_float32(precision, off, draws):
+    model, x = MLP(40, [30], 3), torch.randn(50, 40)
+    posterior, objective = Draws.around(model, draws), Objective(model, Categorical())
+    exact = predict(objective, posterior, x, draws, seed=0, keep_draws=True)
+    found = predict(objective, posterior, x, draws, seed=0, keep_draws=True, precision=precision)
+    assert found.probabilities.dtype == found.expected_entropy.dtype == found.draws.dtype == torch.float32
+    assert torch.allclose(found.draws, exact.draws, atol=off)
+    assert torch.allclose(found.draws.sum(dim=2), torch.ones(()), atol=1e-6)
+    assert (precision == "bfloat16") == (not torch.allclose(found.draws, exact.draws, atol=1e-4))
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+def test_a_precision_is_set_for_the_prediction_alone(precision):
+    model = MLP(4, [6], 3)
+    during, before = [], (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
+    model.register_forward_pre_hook(
+        lambda *_: during.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
+    )
+    predict(Objective(model, Categorical()), Draws.around(model, 3), torch.ones(2, 4), 3, seed=0, precision=precision)
+    assert set(during) == {("high", True) if precision == "tf32" else ("highest", False)}
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_user_s_own_autocast_does_not_reach_a_prediction_in_float32():
+    model, x = MLP(40, [30], 3), torch.randn(50, 40)
+    objective, posterior = Objective(model, Categorical()), Draws.around(model, 3)
+    exact = predict(objective, posterior, x, 3, seed=0)
+    with torch.autocast("cpu", torch.bfloat16):
+        asked = predict(objective, posterior, x, 3, seed=0, precision="float32")
+        left = predict(objective, posterior, x, 3, seed=0)
+    assert torch.allclose(asked.probabilities, exact.probabilities, atol=1e-6)
+    assert not torch.allclose(left.probabilities, exact.probabilities, atol=1e-5)
+
+
+def test_real_outputs_in_half_precision_come_back_in_float32():
+    model, x = MLP(4, [6], 2), torch.randn(7, 4)
+    objective = Objective(model, HomoscedasticGaussian(0.5))
+    found = predict(objective, Draws.around(model, 20), x, 20, seed=0, precision="bfloat16")
+    assert found.means.dtype == found.variances.dtype == torch.float32
+    exact = predict(objective, Draws.around(model, 20), x, 20, seed=0)
+    assert found.means.shape == exact.means.shape
+
+
+def test_an_unknown_precision_is_refused():
+    model = MLP(4, [6], 3)
+    with pytest.raises(DpbnnError, match="precision must be one of 'float32', 'tf32', 'bfloat16', got 'half'"):
+        Predictor(Objective(model, Categorical()), Draws.around(model, 3), 3, precision="half")

@@ -3,18 +3,38 @@
 Small pieces keep a device busy only together. Everywhere else they are done one after another, in the same order.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 
-__all__ = ["side_by_side"]
+__all__ = ["beside", "join", "side_by_side"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _streams: dict[int, list[torch.cuda.Stream]] = {}
 _inside = False
+
+
+@contextmanager
+def beside() -> Iterator[torch.cuda.Stream | None]:
+    """A branch beside all that follows, up to `join`; None where there are no branches."""
+    if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+        yield None
+        return
+    main = torch.cuda.current_stream()
+    stream = torch.cuda.Stream(main.device)
+    stream.wait_stream(main)
+    with torch.cuda.stream(stream):
+        yield stream
+
+
+def join(stream: torch.cuda.Stream | None) -> None:
+    """What follows comes after the branch."""
+    if stream is not None:
+        torch.cuda.current_stream().wait_stream(stream)
 
 
 def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

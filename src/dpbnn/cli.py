@@ -110,3 +110,24 @@ def demo(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for ma
         typer.echo(json.dumps(result | {"guarantee": json.loads(result["guarantee"].to_json())}, indent=2))
     else:
         typer.echo(as_text(result))
+
+
+@app.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})
+def bench(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Program; none lists them. Options after it are the program's.")] = "",
+) -> None:
+    """Measure speed and memory by the programs of the repository's benchmarks folder."""
+    import subprocess
+    from pathlib import Path
+
+    root = Path(__file__).parents[2]
+    if not (root / "benchmarks" / "__main__.py").is_file():
+        from dpbnn.types import DpbnnError
+
+        raise DpbnnError(
+            f"dpbnn bench must run from a clone of the repository, got an installed package without its benchmarks "
+            f"folder (looked in {root}); clone the repository and pip install -e '.[bench]' there."
+        )
+    words = [name, *context.args] if name else []
+    raise typer.Exit(subprocess.run([sys.executable, str(root / "benchmarks"), *words], check=False).returncode)

@@ -130,7 +130,14 @@ class Layout:
     part: int
 
 
-def layout(ensemble: Ensemble, record: Tensor, num_records: int, memory_limit: int, look: Callable[..., Any]) -> Layout:
+def layout(
+    ensemble: Ensemble,
+    record: Tensor,
+    num_records: int,
+    memory_limit: int,
+    look: Callable[..., Any],
+    keep_draws: bool = False,
+) -> Layout:
     """As much as `memory_limit` bytes can hold, or for a run on a CPU what suits it; at least one of each.
 
     Half is for networks that run, a quarter for records that were read and their results, the rest is left. What they
@@ -149,8 +156,12 @@ def layout(ensemble: Ensemble, record: Tensor, num_records: int, memory_limit: i
     each_draw = 0 if ensemble.posterior.keeps_dropout else alone + 2 * sum(w.nbytes for w in weights.values())
     room = min(memory_limit // 2, CPU_ROOM) if record.device.type == "cpu" else memory_limit // 2
     rows = max(1, min(room // each_row, num_records))
-    in_float64 = 3 * sum(values.nbytes for values in run(1))
-    part = max(rows, memory_limit // 4 // (record.nbytes + in_float64))
+    predicted = run(1)
+    result = sum(values.nbytes for values in predicted)
+    # Draws that are kept wait on their device for the end, and are joined there; on a CPU they are the result.
+    keeps = record.device.type != "cpu" and (keep_draws or isinstance(predicted, Moments))
+    kept = 2 * ensemble.num_draws * result if keeps else 0
+    part = max(rows, memory_limit // 4 // (record.nbytes + 3 * result + kept))
     draws = min(room // 2 // (each_draw + each_row * rows), ensemble.num_draws)  # half, as stacks are slow when large
     return Layout(rows, draws if draws >= FEWEST_TOGETHER else 1, part)
 

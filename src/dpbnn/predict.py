@@ -15,6 +15,7 @@ from torch import Tensor
 from dpbnn import _validate
 from dpbnn.clipping.objective import Objective
 from dpbnn.ensemble import Ensemble, Layout, Predicted, layout
+from dpbnn.execution import PRECISIONS, computing_in
 from dpbnn.likelihoods import Moments, Probabilities
 from dpbnn.own_draws import derived_seed
 from dpbnn.posterior import Posterior
@@ -23,7 +24,7 @@ from dpbnn.types import DpbnnError
 
 __all__ = ["ClassPrediction", "Prediction", "Predictor", "RealPrediction", "predict"]
 
-CPU_LIMIT, DEVICE_LIMIT = 2**28, 2**31
+CPU_LIMIT, DEVICE_SHARE = 2**28, 8
 """Bytes that a prediction may take, where nobody says how many. A device needs much to do at a time to be fast."""
 
 
@@ -36,9 +37,10 @@ def predict(
     *,
     keep_draws: bool = False,
     memory_limit: int | None = None,
+    precision: str | None = None,
 ) -> Prediction:
     """What a `Predictor` with these settings says about all of `x`."""
-    return Predictor(objective, posterior, num_draws, seed, keep_draws, memory_limit)(x)
+    return Predictor(objective, posterior, num_draws, seed, keep_draws, memory_limit, precision=precision)(x)
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,10 @@ class Predictor:
         seed: makes the draws repeatable; None for fresh ones.
         keep_draws: keep the probabilities of each draw too.
         memory_limit: bytes for the work beside inputs, posterior and result; what does not fit is done in parts. None
-            for 256 MiB on a CPU and 2 GiB on a device.
+            for 256 MiB on a CPU and an eighth of a device's memory.
         convert: makes a tensor of some rows of the inputs.
+        precision: what the networks' products are computed in: "float32", "tf32" or "bfloat16" (by autocast); None
+            leaves torch's settings as they are. Probabilities and averages are in float32 or wider.
     """
 
     objective: Objective
@@ -63,11 +67,14 @@ class Predictor:
     keep_draws: bool = False
     memory_limit: int | None = None
     convert: Callable[[Any], Tensor] = torch.as_tensor
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         _validate.whole_number("num_draws", self.num_draws)
         if self.memory_limit is not None:
             _validate.whole_number("memory_limit", self.memory_limit)
+        if self.precision is not None:
+            _validate.one_of("precision", self.precision, PRECISIONS)
         if self.seed is not None:
             _validate.whole_number("seed", self.seed, at_least=0)
             if self.seed >= 2**63:
@@ -101,9 +108,9 @@ class _Run:
         self.x = x
         self.layout = Layout(rows=1, draws=1, part=1)
         if at_once > 0:
-            limit = asked.memory_limit or (CPU_LIMIT if ensemble.device.type == "cpu" else DEVICE_LIMIT)
+            limit = asked.memory_limit or _default_limit(ensemble.device)
             with self._running(0):
-                self.layout = layout(ensemble, self._read(0, 1), at_once, limit, _tally_once)
+                self.layout = layout(ensemble, self._read(0, 1), at_once, limit, _tally_once, asked.keep_draws)
 
     def predict(self, start: int, end: int) -> Prediction:
         """For the records from `start` up to `end`."""
@@ -130,6 +137,7 @@ class _Run:
                 torch.no_grad(),
                 _generators_seeded(self.ensemble.seed, start, self.ensemble.device),
                 self.ensemble.mode(),
+                computing_in(self.asked.precision, self.ensemble.device),
             ):
                 yield
         except (DpbnnError, torch.OutOfMemoryError):
@@ -147,7 +155,7 @@ class _Tally:
         self.keep = keep
         self.count = 0
         self.dtype = torch.float32
-        self.sums: tuple[Tensor, Tensor] | None = None
+        self.sums: list[Tensor] = []
         self.kept: list[Predicted] = []
 
     def add(self, predicted: Predicted) -> None:
@@ -156,15 +164,17 @@ class _Tally:
         if isinstance(predicted, Probabilities):
             values = predicted.values
             self.dtype = values.dtype
-            found = values.sum(dim=0, dtype=torch.float64), entropy(values).sum(dim=0, dtype=torch.float64)
-            self.sums = found if self.sums is None else (self.sums[0] + found[0], self.sums[1] + found[1])
+            found = values, entropy(values)
+            self.sums = self.sums or [each.new_zeros(each.shape[1:], dtype=torch.float64) for each in found]
+            for total, each in zip(self.sums, found, strict=True):
+                total.add_(each[0] if len(each) == 1 else each.sum(dim=0, dtype=torch.float64))
         if self.keep or isinstance(predicted, Moments):
-            self.kept.append(type(predicted)(*(values.cpu() for values in predicted)))
+            self.kept.append(predicted)  # on its device until the end, so that nobody waits for it
 
     def result(self, requested: int) -> Prediction:
         """The average."""
-        kept = [torch.cat(values) for values in zip(*self.kept, strict=True)]
-        if self.sums is None:
+        kept = [torch.cat(values).cpu() for values in zip(*self.kept, strict=True)]
+        if not self.sums:
             means, variances = kept
             return RealPrediction(means, variances, requested_draws=requested)
         probabilities, expected_entropy = ((total / self.count).to(self.dtype).cpu() for total in self.sums)
@@ -174,6 +184,13 @@ class _Tally:
 
 def _tally_once(predicted: Predicted) -> None:
     _Tally(keep=False).add(predicted)
+
+
+def _default_limit(device: torch.device) -> int:
+    """Of all of a device's memory, not of what is free: the same seed is to give the same masks again."""
+    if device.type != "cuda":
+        return CPU_LIMIT
+    return int(torch.cuda.get_device_properties(device).total_memory) // DEVICE_SHARE
 
 
 @contextmanager

@@ -1,196 +1,188 @@
 """Per-record gradients of all ruled layers from one backward pass, with no parameter gradients at all.
 
-The model runs on weights that do not require gradients. A hook on each layer that has a rule records its
-input and output and lets the output require a gradient. One `torch.autograd.grad` then gives the gradient of
-every output, from which the rules build per-record gradients (Bu et al. 2023, arXiv 2210.00038).
+The model runs on weights that do not require gradients. Each call of a layer that has a rule is recorded, and its
+output lets a gradient through. One `torch.autograd.grad` then brings the gradient of every output, from which the rules
+build per-record gradients as soon as it is there, so that nothing is kept that is not needed (Bu et al. 2023,
+arXiv 2210.00038). Weights outside of layers get one copy per record (`dpbnn.clipping.watch`).
 
 Guarantees:
     Nothing is left on the user's modules, also when an exception interrupts.
-    A weight that is used outside its layer's own forward is noticed and never dropped.
+    A weight whose use is not accounted for is noticed and never dropped.
     A recorded tensor that is changed in place afterwards is noticed, and the pass done again on copies.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
+from dpbnn.clipping.deferred import Deferred, made
 from dpbnn.clipping.objective import Objective, full_precision, wide
-from dpbnn.clipping.per_record import Dense, PerRecordGradient, combine
+from dpbnn.clipping.per_record import Dense, PerRecordGradient
 from dpbnn.clipping.rules import rule_for
+from dpbnn.clipping.tied import combined
+from dpbnn.clipping.treatment import FIRST, Layout
+from dpbnn.clipping.watch import Call, Watch
 from dpbnn.types import Weights
 
-__all__ = ["NotCovered", "Recording", "per_record_gradients", "record", "ruled_layers"]
-
-PROPERTIES = {"device", "dtype", "is_cuda", "layout", "ndim", "requires_grad", "shape"}
+__all__ = ["NotCovered", "Recording", "Use", "per_record_gradients", "record"]
 
 
 class NotCovered(Exception):
     """Book-keeping cannot account for every weight of this model; another engine must be used."""
 
 
-@dataclass(frozen=True)
-class LayerUse:
-    """One call of one ruled layer."""
+@dataclass(eq=False)
+class Use:
+    """One call of something ruled. `input` is let go once the gradient of the output was made use of."""
 
-    name: str
-    module: nn.Module
-    input: Tensor
-    output: Tensor
-    versions: tuple[int, int]
-
-    @property
-    def was_changed(self) -> bool:
-        """Whether the input or the output was written to after the layer ran."""
-        return self.versions != (self.input._version, self.output._version)
-
-
-@dataclass
-class Recording:
-    """What one forward pass left behind."""
-
-    outputs: Tensor
-    losses: Tensor
-    uses: list[LayerUse]
-    likelihood_weights: Weights
-    stray_weights: set[str] = field(default_factory=set)
+    call: Call
+    input: Tensor | None
+    shape: torch.Size
+    layout: Layout
 
 
 def per_record_gradients(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> dict[str, PerRecordGradient]:
     """The gradient of each record's loss with respect to each weight, by the weight's name."""
+    if objective.treatment.channels_last:
+        try:
+            laid_out = {name: _channels_last(values) for name, values in weights.items()}
+            return _per_record_gradients(objective, laid_out, x, y)
+        except RuntimeError:  # a view that this layout does not allow, for this number of records
+            objective = objective.treated(replace(objective.treatment, channels_last=False))
+    return _per_record_gradients(objective, weights, x, y)
+
+
+def _channels_last(values: Tensor) -> Tensor:
+    """Copied also where one channel makes both layouts the same: an operation goes by what its weights say."""
+    if values.dim() != 4:
+        return values
+    return torch.empty_like(values, memory_format=torch.channels_last).copy_(values)
+
+
+def _per_record_gradients(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> dict[str, PerRecordGradient]:
     recording = record(objective, weights, x, y)
-    if recording.stray_weights:
-        raise NotCovered(f"used outside their layer: {', '.join(sorted(recording.stray_weights))}")
-    if any(len(use.output) != len(x) or len(use.input) != len(x) for use in recording.uses):
-        raise NotCovered("a layer's first dimension is not the records")
-    outputs = [use.output for use in recording.uses]
-    own = list(recording.likelihood_weights.values())
-    gradients = torch.autograd.grad(recording.losses.sum(), [*outputs, *own], allow_unused=True)
-    with torch.no_grad(), full_precision(x.device):
-        return _apply_rules(objective, recording, gradients)
+    if recording.strays:
+        raise NotCovered(f"used outside their layer: {', '.join(sorted(recording.strays))}")
+    recording.differentiate(recording.losses.sum())
+    return recording.found
 
 
-def record(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> Recording:
+def record(
+    objective: Objective, weights: Weights, x: Tensor, y: Tensor, kind: "type[Recording] | None" = None
+) -> "Recording":
     """Run the model once; again on copies if it writes into tensors that were recorded."""
+    make = kind or Recording
     try:
-        recording = _record(objective, weights, x, y, Hooks(copy_outputs=objective.writes_in_place))
-        if not any(use.was_changed for use in recording.uses):
+        recording = make(objective, len(x), copy_outputs=objective.writes_in_place)
+        if recording.run(weights, x, y):
             return recording
     except RuntimeError as error:
         if "in-place" not in str(error):
             raise
-    return _record(objective, weights, x, y, Hooks(copy_inputs=True, copy_outputs=True))
+    recording = make(objective, len(x), copy_inputs=True, copy_outputs=True)
+    recording.run(weights, x, y)
+    return recording
 
 
-def _record(objective: Objective, weights: Weights, x: Tensor, y: Tensor, hooks: "Hooks") -> Recording:
-    watch = WeightWatch({id(weights[name]): name for name in objective.names})
-    # One copy of each likelihood weight per record, so that its gradient comes out per record.
-    own = {
-        name: weights[name].detach().expand(len(x), *weights[name].shape).clone().requires_grad_()
-        for name in objective.likelihood_names
-    }
-    with torch.enable_grad(), hooks.on(ruled_layers(objective), watch), watch:
-        outputs = objective.outputs(weights, x)
-        losses = objective.losses(outputs, y, own)
-    return Recording(outputs, losses, hooks.uses, own, watch.strays)
+class Recording:
+    """What one forward pass leaves behind, and then what the backward pass makes of it: `found`."""
 
+    losses: Tensor
 
-@dataclass
-class Hooks:
-    """Records the calls of the ruled layers, for as long as `on` lasts."""
+    def __init__(
+        self, objective: Objective, records: int, *, copy_inputs: bool = False, copy_outputs: bool = False
+    ) -> None:
+        self.objective, self.records = objective, records
+        self.copy_inputs, self.copy_outputs = copy_inputs, copy_outputs
+        self.uses: list[Use] = []
+        self.strays: set[str] = set()
+        self.steps: tuple[str, ...] = ()
+        self.found: dict[str, PerRecordGradient] = {}
+        self._leaves: list[Tensor] = []
+        self._receivers: list[Callable[[Tensor], None]] = []
 
-    copy_inputs: bool = False
-    copy_outputs: bool = False
-    uses: list[LayerUse] = field(default_factory=list)
+    def run(self, weights: Weights, x: Tensor, y: Tensor) -> bool:
+        """The forward pass; False if what was recorded was changed afterwards."""
+        trained = {name: weights[name] for name in self.objective.names}
+        self._watch = Watch(trained, self.records, self.objective.treatment.steps, self.use, self.copies)
+        layers = [
+            Call(name, module, names) for name, (module, names) in self.objective.owners.items() if rule_for(module)
+        ]
+        versions: list[tuple[Tensor, int]] = []
+        self._versions = versions
+        with torch.enable_grad(), self._watch.on(layers):
+            outputs = self.objective.outputs(weights, x)
+            own = {name: self.copies(name, weights[name]) for name in self.objective.likelihood_names}
+            self.losses = self.objective.losses(outputs, y, own)
+        self.strays |= self._watch.strays
+        self.steps = tuple(self._watch.steps)
+        del self._watch, self._versions
+        return all(values._version == version for values, version in versions)
 
-    @contextmanager
-    def on(self, layers: Iterable[tuple[str, nn.Module]], watch: "WeightWatch") -> Iterator[None]:
-        """Put the hooks on the ruled layers and take them off again, whatever happens."""
-        handles = []
-        try:
-            for name, module in layers:
-                handles.append(module.register_forward_pre_hook(watch.enter, with_kwargs=True))
-                keep = partial(self.keep, name, watch)
-                handles.append(module.register_forward_hook(keep, prepend=True, with_kwargs=True))
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def keep(
-        self,
-        name: str,
-        watch: "WeightWatch",
-        module: nn.Module,
-        args: tuple[Tensor, ...],
-        kwargs: dict[str, Tensor],
-        output: Tensor,
-    ) -> Tensor:
-        """Record one call; what is returned is what the model goes on with."""
-        watch.inside_layer = False
+    def copies(self, name: str, values: Tensor) -> Tensor:
+        """A weight with one copy for each record, so that its gradient comes out per record."""
         with torch._C.DisableTorchFunction():
-            (given,) = (*args, *kwargs.values())
+            leaf = values.detach().expand(self.records, *values.shape).requires_grad_()
+        return self._leaf(leaf, lambda gradient: self._add(name, Dense(wide(gradient))))
+
+    def use(self, call: Call, given: Tensor, output: Tensor) -> Tensor:
+        """Record one call; what is returned is what the model goes on with."""
+        with torch._C.DisableTorchFunction():
             input = given.detach().clone() if self.copy_inputs else given.detach()
-            if not output.requires_grad:
-                output.requires_grad_()
-            self.uses.append(LayerUse(name, module, input, output, (input._version, output._version)))
+            self._versions.append((input, input._version))
+            use = Use(call, input, output.shape, self.objective.treatment.layouts.get(call.name, FIRST))
+            self.uses.append(use)
+            receive = partial(self.receive, use)
+            if use.layout.dimension is None:
+                leaf = output.detach().expand(self.records, *output.shape).requires_grad_()
+                self._watch.share(output, self._leaf(leaf, receive), call.weights.values())
+                return output
+            if any(use.layout.records_first(values, self.records) is None for values in (input, output)):
+                self.strays.update(call.weights.values())
+            if output.requires_grad:
+                output.register_hook(receive)
+                return output
+            self._leaf(output.requires_grad_(), receive)
             return output.clone() if self.copy_outputs else output
 
+    def differentiate(self, loss: Tensor) -> None:
+        """One backward pass, down to the first outputs; what lies between is received on the way."""
+        leaves, receivers = self._leaves, self._receivers
+        self._leaves, self._receivers = [], []
+        for receive, gradient in zip(receivers, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True):
+            if gradient is not None:
+                receive(gradient)
 
-def ruled_layers(objective: Objective) -> list[tuple[str, nn.Module]]:
-    """The layers that have a rule and something to train."""
-    return [(name, module) for name, (module, _) in objective.owners.items() if rule_for(module)]
+    def receive(self, use: Use, gradient: Tensor) -> None:
+        """The gradient of a recorded output is there: make of it the gradients of the weights behind it.
 
-
-class WeightWatch(TorchFunctionMode):
-    """Sees every operation, and notes the weights that are used while no ruled layer is running."""
-
-    def __init__(self, names: dict[int, str]) -> None:
-        super().__init__()
-        self.names = names
-        self.inside_layer = False
-        self.strays: set[str] = set()
-
-    def enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """A ruled layer starts: what it is called with counts as a use, what it does inside does not."""
-        self._note((*args, *kwargs.values()))
-        self.inside_layer = True
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self.inside_layer and not _only_asks_for_a_property(func):
-            self._note((*args, *(kwargs or {}).values()))
-        return func(*args, **(kwargs or {}))
-
-    def _note(self, values: Any) -> None:
-        for value in values:
-            if isinstance(value, (tuple, list)):
-                self._note(value)
-            elif id(value) in self.names:
-                self.strays.add(self.names[id(value)])
-
-
-def _only_asks_for_a_property(func: Any) -> bool:
-    return func.__name__ == "__get__" and func.__self__.__name__ in PROPERTIES
-
-
-def _apply_rules(
-    objective: Objective, recording: Recording, gradients: tuple[Tensor | None, ...]
-) -> dict[str, PerRecordGradient]:
-    found: dict[str, PerRecordGradient] = {}
-    for use, gradient in zip(recording.uses, gradients, strict=False):
-        if gradient is None:
-            continue
-        names = objective.owners[use.name][1]
-        rule = rule_for(use.module)
+        Products that are written out may be as coarse as the model's own: their norms are those of the very numbers.
+        """
+        input, use.input = use.input, None
+        rule = rule_for(use.call.module)
         assert rule is not None
-        for parameter, values in rule(use.module, wide(use.input), wide(gradient), names).items():
-            name = names[parameter]
-            found[name] = combine(found[name], values) if name in found else values
-    own = zip(recording.likelihood_weights, gradients[len(recording.uses) :], strict=True)
-    found |= {name: Dense(wide(gradient)) for name, gradient in own if gradient is not None}
-    return found
+        assert input is not None
+        a = use.layout.records_first(input, self.records)
+        g = gradient if use.layout.dimension is None else use.layout.records_first(gradient, self.records)
+        assert a is not None
+        assert g is not None
+        module, names = use.call.module, use.call.weights
+        with torch.no_grad(), torch.autocast(g.device.type, enabled=False):
+            if isinstance(module, nn.Linear) and "weight" in names and Deferred.keeps_less(a, g, module.weight.shape):
+                with full_precision(g.device):  # what is measured now is summed later
+                    self._add(names["weight"], Deferred.of(a, g, module.weight.shape))
+                names = {parameter: name for parameter, name in names.items() if parameter != "weight"}
+            for parameter, values in (rule(module, wide(a), wide(g), names) if names else {}).items():
+                self._add(names[parameter], values)
+
+    def _add(self, name: str, values: PerRecordGradient) -> None:
+        with torch.no_grad(), torch.autocast(self.losses.device.type, enabled=False):
+            self.found[name] = combined(made(self.found[name]), made(values)) if name in self.found else values
+
+    def _leaf(self, leaf: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
+        self._leaves.append(leaf)
+        self._receivers.append(receive)
+        return leaf

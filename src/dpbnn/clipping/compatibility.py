@@ -56,7 +56,7 @@ def check_model(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) 
         known[key] = try_out(model, likelihood, x, y)
     verdict = known[key]
     own = {name: values.clone() for name, values in verdict.likelihood_weights.items()}
-    objective = Objective(model, likelihood, tuple(own))
+    objective = Objective(model, likelihood, tuple(own), verdict.treatment)
     return CheckedModel(objective, own, verdict.num_outputs, verdict.engine, verdict.numbers_written_out)
 
 

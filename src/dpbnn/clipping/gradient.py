@@ -14,7 +14,7 @@ for the model is chosen by itself (`dpbnn.clipping.compatibility`).
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -142,7 +142,7 @@ def _zeros(where: Weights | Draws) -> Iterator[tuple[str, Callable[[], Tensor]]]
     for name, values in (where.weights[0] if isinstance(where, Draws) else where).items():
         like = wide(values)
         shape = (2, *like.shape) if isinstance(where, Draws) else like.shape
-        yield name, partial(like.new_zeros, shape)
+        yield name, partial(torch.zeros, shape, dtype=like.dtype, device=like.device)
 
 
 def _plain(values: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ def _default_micro_batch_size(checked: CheckedModel, where: Weights | Draws, num
 
 @torch.no_grad()
 def _clip_and_sum_one_part(
-    gradients: Mapping[str, PerRecordGradient],
+    gradients: dict[str, PerRecordGradient],
     present: Tensor | None,
     clip_norm: float,
     clipping: str,
@@ -210,10 +210,12 @@ def _clip_and_sum_one_part(
     # 0 x inf is NaN: zeros must stand in the place of what is dropped. To ask would make a device wait.
     some_dropped = dropped.is_cuda or bool(dropped.any())
 
-    def weighted_sum(values: PerRecordGradient) -> Tensor:
+    def weighted_sum(name: str) -> Tensor:
+        values = gradients.pop(name)  # what is summed is let go: a large model has no room for both
         return (values.without(dropped) if some_dropped else values).weighted_sum(factors)
 
-    return dict(zip(gradients, side_by_side(weighted_sum, gradients.values()), strict=True))
+    names = list(gradients)
+    return dict(zip(names, side_by_side(weighted_sum, names), strict=True))
 
 
 def _factors(norms: Tensor, clip_norm: float, clipping: str) -> Tensor:

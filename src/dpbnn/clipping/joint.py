@@ -22,7 +22,6 @@ from dpbnn.clipping.per_record import (
     Outer,
     PerRecordGradient,
     combine,
-    row_norms,
 )
 
 __all__ = ["Joint", "is_one_product"]
@@ -102,7 +101,7 @@ def _directions(term: PerRecordGradient) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs and output gradients as unit vectors, whose squares stay in float32, and the product of their norms."""
     assert isinstance(term, Outer)
     a, b = term.inputs[:, 0, 0], term.output_gradients[:, 0, 0]
-    sizes = [row_norms(values, SMALLEST) for values in (a, b)]
+    sizes = [norms[:, 0, 0].clamp_min(SMALLEST) for norms in term.norms]
     return a / sizes[0][:, None].to(a.dtype), b / sizes[1][:, None].to(b.dtype), sizes[0] * sizes[1]
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from dpbnn.clipping.treatment import Treatment
 from dpbnn.likelihoods import Likelihood
 from dpbnn.types import DpbnnError, Weights
 
@@ -22,13 +23,20 @@ class Objective:
     """``l_i(w)`` for a model and a likelihood.
 
     `names` are the model's trained weights, each once, as in ``model.named_parameters()``;
-    `likelihood_names` are the likelihood's own.
+    `likelihood_names` are the likelihood's own. `treatment` is for the book-keeping engine alone.
     """
 
-    def __init__(self, model: nn.Module, likelihood: Likelihood, likelihood_names: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        likelihood: Likelihood,
+        likelihood_names: tuple[str, ...] = (),
+        treatment: Treatment | None = None,
+    ) -> None:
         self.model = model
         self.likelihood = likelihood
         self.likelihood_names = likelihood_names
+        self.treatment = treatment or Treatment()
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.names = tuple(self.parameters)
         self._buffers = {
@@ -37,6 +45,10 @@ class Objective:
             for attribute, buffer in module.named_buffers(recurse=False)
         }
         self._name_of = {id(parameter): name for name, parameter in self.parameters.items()}
+
+    def treated(self, treatment: Treatment) -> "Objective":
+        """The same, for another treatment."""
+        return Objective(self.model, self.likelihood, self.likelihood_names, treatment)
 
     @cached_property
     def writes_in_place(self) -> bool:

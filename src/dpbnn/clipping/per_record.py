@@ -1,11 +1,12 @@
 """Gradients of every record of a batch for one parameter, in the cheapest form that yields exact norms.
 
-Three forms, one protocol (`squared_norms`, `weighted_sum`):
+Four forms, one protocol (`squared_norms`, `weighted_sum`):
 
 * `Dense`: one gradient per record, written out: ``[records, *parameter]``.
 * `Outer`: a product of layer inputs and output gradients, ``sum_t g_t a_t'`` per record, not written out
   when that is cheaper (ghost norm).
 * `Rows`: gradients that touch only some rows of the parameter, as those of an embedding do.
+* `Reordered`: one of these in another order of the parameter's dimensions, in which it was cheaper to compute.
 
 Guarantees:
     The norm that is clipped is the norm of what is summed, whatever cancels in it: `Dense` and `Rows` take
@@ -16,18 +17,19 @@ Bu et al. 2023 (arXiv 2210.00038) for choosing between them by cost.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["LONGEST_FLOAT32_SUM", "Dense", "Outer", "PerRecordGradient", "Rows", "combine", "row_norms"]
+__all__ = ["LONGEST_FLOAT32_SUM", "Dense", "Outer", "PerRecordGradient", "Reordered", "Rows", "combine", "row_norms"]
 
 ROUNDING_SHARE = 5e-5
 """How much of the clip norm the rounding of a product over many positions may use up."""
-
-
 LONGEST_FLOAT32_SUM = 4096
+FLOAT64_NUMBERS = 2**23
+"""How many float64 numbers Gram matrices may take at a time, their factors included: 64 MB."""
 SMALLEST_NORM = 1e-18
 """Factors of a product count at least this much: below it their squares leave float32, and could hide the other."""
 
@@ -54,13 +56,13 @@ class PerRecordGradient(Protocol):
 
 @dataclass(frozen=True)
 class Dense:
-    """One gradient per record, written out."""
+    """One gradient per record, written out; `norms` holds their norms in float64 where they are known already."""
 
     values: Tensor
+    norms: Tensor | None = None
 
     def squared_norms(self) -> Tensor:  # noqa: D102 - the protocol says it, here and below
-        rows = self.values.flatten(2) if self.values.dim() > 2 else self.values.reshape(len(self.values), 1, -1)
-        return row_norms(rows).square().sum(dim=1)
+        return (row_norms(self.values.unsqueeze(-1).flatten(1)) if self.norms is None else self.norms).square()
 
     def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
         return torch.tensordot(factors.to(self.values.dtype), self.values, dims=1)
@@ -86,19 +88,36 @@ class Outer:
 
     @staticmethod
     def is_cheaper_written_out(positions: int, d: int, p: int) -> bool:
-        """Whether writing the gradients out costs less than two Gram matrices, in float64 twice as dear."""
+        """Whether writing the gradients out costs less than two Gram matrices, in float64 twice as dear.
+
+        Where float64 is not dearer, as on some GPUs, two stands for the second product that `weighted_sum` then needs.
+        """
         return positions > 1 and 2 * positions * (p + d) > p * d
+
+    @cached_property
+    def norms(self) -> tuple[Tensor, Tensor]:
+        """Of the inputs and of the output gradients at each position."""
+        return row_norms(self.inputs), row_norms(self.output_gradients)
 
     def squared_norms(self) -> Tensor:
         """One position: ``|a|^2 |g|^2``. Several: ``<A A', G G'>`` in float64 (in float32 it cancels)."""
-        term_norms = row_norms(self.inputs, SMALLEST_NORM) * row_norms(self.output_gradients, SMALLEST_NORM)
+        term_norms = self.norms[0].clamp_min(SMALLEST_NORM) * self.norms[1].clamp_min(SMALLEST_NORM)
+        if self.inputs.shape[1:3] == (1, 1):
+            return term_norms.flatten().square()
         if self.inputs.shape[2] == 1:
             return term_norms.square().sum(dim=(1, 2))
-        a, g = self.inputs.double(), self.output_gradients.double()
-        exact = ((a @ a.mT) * (g @ g.mT)).sum(dim=(1, 2, 3))
         # The sum below is rounded per term: a record whose terms cancel almost wholly counts by its terms.
         rounding = torch.finfo(self.inputs.dtype).eps / ROUNDING_SHARE
-        return torch.maximum(exact, (rounding * term_norms.sum(dim=(1, 2))).square())
+        return torch.maximum(self._gram_products(), (rounding * term_norms.sum(dim=(1, 2))).square())
+
+    def _gram_products(self) -> Tensor:
+        """``<A A', G G'>`` for as many records at a time as `FLOAT64_NUMBERS` allows."""
+        groups, positions, d = self.inputs.shape[1:]
+        numbers = groups * positions * (d + self.output_gradients.shape[3] + 3 * positions)
+        at_a_time = max(1, FLOAT64_NUMBERS // numbers)
+        parts = zip(self.inputs.split(at_a_time), self.output_gradients.split(at_a_time), strict=True)
+        pairs = ((a.double(), g.double()) for a, g in parts)
+        return torch.cat([((a @ a.mT) * (g @ g.mT)).sum(dim=(1, 2, 3)) for a, g in pairs])
 
     def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
         scaled = self.output_gradients * factors.to(self.inputs.dtype)[:, None, None, None]
@@ -117,7 +136,8 @@ class Outer:
 class Rows:
     """Gradients that touch only some rows of a ``[rows, width]`` parameter.
 
-    Entry k adds ``values[k]`` to row ``rows[k]`` of record ``records[k]``; no (record, row) pair occurs twice.
+    Entry k adds ``values[k]`` to row ``rows[k]`` of record ``records[k]``; no (record, row) pair occurs twice, but
+    for entries of zeros: how many pairs there are is not asked, since a GPU would have to wait for the answer.
     """
 
     records: Tensor
@@ -129,8 +149,11 @@ class Rows:
     @staticmethod
     def merged(records: Tensor, rows: Tensor, values: Tensor, num_records: int, shape: torch.Size) -> "Rows":
         """Add up the entries that belong to the same record and row."""
-        pairs, position = torch.unique(records * shape[0] + rows, return_inverse=True)
-        totals = values.new_zeros(len(pairs), values.shape[1]).index_add_(0, position, values)
+        pairs, order = torch.sort(records * shape[0] + rows)
+        position = torch.zeros_like(pairs)
+        position[1:] = (pairs[1:] != pairs[:-1]).cumsum(dim=0)
+        pairs = torch.zeros_like(pairs).scatter_(0, position, pairs)
+        totals = torch.zeros_like(values).index_add_(0, position, values[order])
         return Rows(pairs // shape[0], pairs % shape[0], totals, num_records, shape)
 
     def squared_norms(self) -> Tensor:  # noqa: D102
@@ -146,9 +169,31 @@ class Rows:
         return Rows(self.records, self.rows, values, self.num_records, self.shape)
 
     def dense(self) -> Dense:  # noqa: D102
-        values = self.values.new_zeros(self.num_records, *self.shape)
-        values[self.records, self.rows] = self.values
-        return Dense(values)
+        values = self.values.new_zeros(self.num_records * self.shape[0], self.shape[1])
+        values.index_add_(0, self.records * self.shape[0] + self.rows, self.values)
+        return Dense(values.view(self.num_records, *self.shape))
+
+
+@dataclass(frozen=True)
+class Reordered:
+    """Gradients whose dimensions, put into the order `axes`, are those of a parameter of shape `shape`."""
+
+    values: PerRecordGradient
+    axes: tuple[int, ...]
+    shape: torch.Size
+
+    def squared_norms(self) -> Tensor:  # noqa: D102
+        return self.values.squared_norms()
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
+        return self.values.weighted_sum(factors).permute(self.axes).reshape(self.shape)
+
+    def without(self, dropped: Tensor) -> "Reordered":  # noqa: D102
+        return Reordered(self.values.without(dropped), self.axes, self.shape)
+
+    def dense(self) -> Dense:  # noqa: D102
+        values = self.values.dense().values
+        return Dense(values.permute(0, *(1 + axis for axis in self.axes)).reshape(len(values), *self.shape))
 
 
 def combine(first: PerRecordGradient, second: PerRecordGradient) -> PerRecordGradient:
@@ -160,23 +205,26 @@ def combine(first: PerRecordGradient, second: PerRecordGradient) -> PerRecordGra
         records, rows = torch.cat([first.records, second.records]), torch.cat([first.rows, second.rows])
         values = torch.cat([first.values, second.values])
         return Rows.merged(records, rows, values, first.num_records, first.shape)
+    if isinstance(first, Reordered) and isinstance(second, Reordered) and first.axes == second.axes:
+        return Reordered(combine(first.values, second.values), first.axes, first.shape)
     return Dense(first.dense().values + second.dense().values)
 
 
-def row_norms(values: Tensor, at_least: float = 0.0) -> Tensor:
+def row_norms(values: Tensor) -> Tensor:
     """Norms over the last dimension in float64: short sums in the values' own type, so that nothing is copied.
 
     A long row is added up in pieces: float32 would lose more than the room for rounding.
     """
-    whole = values.shape[-1] - values.shape[-1] % LONGEST_FLOAT32_SUM
-    if values.shape[-1] <= LONGEST_FLOAT32_SUM:
-        norms: Tensor = torch.linalg.vector_norm(values, dim=-1).double()
-    else:
-        pieces = torch.linalg.vector_norm(values[..., :whole].unflatten(-1, (-1, LONGEST_FLOAT32_SUM)), dim=-1).double()
-        rest = torch.linalg.vector_norm(values[..., whole:], dim=-1).double()
-        norms = (pieces.square().sum(dim=-1) + rest.square()).sqrt()
-    return norms.clamp_min(at_least)
+    length = values.shape[-1]
+    if length <= LONGEST_FLOAT32_SUM:
+        return torch.linalg.vector_norm(values, dim=-1).double()
+    whole = length - length % LONGEST_FLOAT32_SUM
+    pieces = row_norms(values[..., :whole].unflatten(-1, (-1, LONGEST_FLOAT32_SUM)))
+    norms: Tensor = torch.linalg.vector_norm(pieces, dim=-1)
+    return norms if whole == length else torch.hypot(norms, row_norms(values[..., whole:]))
 
 
 def _zero_rows(values: Tensor, dropped: Tensor) -> Tensor:
-    return values.masked_fill(dropped.reshape(-1, *[1] * (values.dim() - 1)), 0.0)
+    if values.is_cuda:  # one pass; a record that is not dropped holds finite numbers alone, as its norm is finite
+        return values.nan_to_num(0.0, 0.0, 0.0)
+    return torch.where(dropped.reshape(-1, *[1] * (values.dim() - 1)), 0.0, values)

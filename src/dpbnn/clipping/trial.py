@@ -8,18 +8,21 @@ but its shape and type.
 """
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpbnn.clipping.book_keeping import record, ruled_layers
+from dpbnn.clipping.book_keeping import record
+from dpbnn.clipping.coverage import agrees_with_loop, find_treatment
 from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.joint import is_one_product
 from dpbnn.clipping.made_up import FAR_OUT, made_up_records, random_weights, with_changed_record
 from dpbnn.clipping.objective import Objective
+from dpbnn.clipping.treatment import Treatment
 from dpbnn.dropout import dropout_layers
 from dpbnn.likelihoods import Likelihood, Moments, Probabilities
 from dpbnn.modes import evaluating
@@ -43,6 +46,7 @@ class Verdict:
     num_outputs: int
     engine: str
     numbers_written_out: int
+    treatment: Treatment
 
 
 def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> Verdict:
@@ -60,7 +64,8 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
             trial.refuse_blindness()
             trial.refuse_mixing()
             trial.refuse_shared_draws()
-        engine = _fastest_engine(trials[-1])
+        engine, treatment = _fastest_engine(trials[-1])
+        trials = [replace(trial, objective=objective.treated(treatment)) for trial in trials]
         wipes_features = _warn_of_wiped_features(trials[0])
         for trial in () if wipes_features else trials:
             trial.refuse_dependence_on_size(engine)
@@ -72,7 +77,7 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
             DpbnnWarning,
             stacklevel=4,
         )
-    return Verdict(own, num_outputs, engine, written_out)
+    return Verdict(own, num_outputs, engine, written_out, treatment)
 
 
 @dataclass(frozen=True)
@@ -83,12 +88,19 @@ class _Trial:
     weights: Weights
     x: Tensor
     y: Tensor
+    known: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     def losses(self, x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
         """Each record's loss, the model's own draws starting from a seed."""
-        torch.manual_seed(seed)
+        _start_draws(seed, x.device)
         with torch.no_grad():
             return self.objective.losses(self.objective.outputs(self.weights, x), y, self.weights)
+
+    def base(self, size: int, seed: int = 0) -> Tensor:
+        """The losses of the first records as they are, in the mode that the model came in; run once."""
+        if (size, seed) not in self.known:
+            self.known[size, seed] = self.losses(self.x[:size], self.y[:size], seed)
+        return self.known[size, seed]
 
     def refuse_blindness(self) -> None:
         """Losses that are NaN, or that do not depend on the model's output, would show nothing of what it does."""
@@ -108,7 +120,7 @@ class _Trial:
     def refuse_state(self) -> None:
         """The same again must give the same again, and leave nothing behind."""
         before = {name: values.clone() for name, values in self.weights.items()}
-        first = self.losses(self.x, self.y)
+        first = self.base(len(self.x))
         kept = _kept_values(self.objective.model)
         if not _alike(self.losses(self.x, self.y), first):
             raise DpbnnError(
@@ -130,11 +142,12 @@ class _Trial:
 
     def refuse_mixing(self) -> None:
         """One record is changed, also beyond all measure: the others' losses must stay as they were."""
+        is_random = self.is_random_as_it_is()
         for size in SIZES[1:]:
             x, y = self.x[:size], self.y[:size]
             for seed, far in enumerate(FAR_OUT):
                 changed, others = with_changed_record(x, y, far)
-                if not _alike(self.losses(*changed, seed)[others], self.losses(x, y, seed)[others]):
+                if not _alike(self.losses(*changed, seed)[others], self.base(size, seed * is_random)[others]):
                     raise DpbnnError(MIXES.format("loss", "another's values"))
 
     def refuse_shared_draws(self) -> None:
@@ -159,17 +172,20 @@ class _Trial:
         """
         if next(iter(self.weights.values())).dtype.itemsize < 4:
             return
-        if not self._is_random():
-            self._refuse_difference_to_alone(engine)
-            return
-        for calmer in (_without_masks, evaluating):
+        for calmer, is_random in CALMER:
             with calmer(self.objective.model), suppress(RuntimeError):
-                if not self._is_random():
+                if not is_random(self):
                     self._refuse_difference_to_alone(engine)
                     return
 
-    def _is_random(self) -> bool:
-        return any(not _alike(self.losses(self.x, self.y, seed), self.losses(self.x, self.y)) for seed in SEEDS)
+    def is_random_as_it_is(self) -> bool:
+        """Whether the losses depend on the seed."""
+        return any(not _alike(self.base(len(self.x), seed), self.base(len(self.x))) for seed in SEEDS)
+
+    def is_random_now(self) -> bool:
+        """The same, in another mode than the model's own."""
+        first = self.losses(self.x, self.y)
+        return any(not _alike(self.losses(self.x, self.y, seed), first) for seed in SEEDS)
 
     def _refuse_difference_to_alone(self, engine: str) -> None:
         together = self._gradient_norms(engine, slice(0, 3))
@@ -192,10 +208,14 @@ class _Trial:
         found = ENGINES[engine](self.objective, self.weights, self.x[:2], self.y[:2])
         return sum(self.weights[name].numel() for name, values in found.items() if not is_one_product(values))
 
-    def covered(self, size: int) -> bool:
-        """Whether every trained weight belongs to ruled layers alone, is used nowhere else, and records come first."""
-        recording = record(self.objective, self.weights, self.x[:size], self.y[:size])
-        return not recording.stray_weights and all(len(use.input) == len(use.output) == size for use in recording.uses)
+    def agrees(self, treatment: Treatment) -> bool:
+        """Whether book-keeping gives what a loop gives; a model that is random in any mode shows nothing."""
+        treated = self.objective.treated(treatment)
+        for calmer, is_random in CALMER:
+            with calmer(self.objective.model), suppress(RuntimeError, ValueError):
+                if not is_random(self):
+                    return agrees_with_loop(treated, self.weights, self.x[:3], self.y[:3])
+        return treatment == Treatment()
 
 
 def _alike(first: Tensor, second: Tensor) -> bool:
@@ -216,6 +236,14 @@ def _without_masks(model: nn.Module) -> Iterator[None]:
             layer.training = True
 
 
+CALMER: tuple[tuple[Callable[[nn.Module], AbstractContextManager[Any]], Callable[[_Trial], bool]], ...] = (
+    (nullcontext, _Trial.is_random_as_it_is),
+    (_without_masks, _Trial.is_random_now),
+    (evaluating, _Trial.is_random_now),
+)
+"""Modes to look for a model in which it is not random, in this order."""
+
+
 def _kept_values(model: nn.Module) -> dict[str, object]:
     """Tensors, by identity, and numbers that modules hold as plain attributes."""
     found: dict[str, object] = {}
@@ -231,8 +259,15 @@ def _kept_values(model: nn.Module) -> dict[str, object]:
 @contextmanager
 def _own_randomness(device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(0)
+        _start_draws(0, device)
         yield
+
+
+def _start_draws(seed: int, device: torch.device) -> None:
+    if device.type == "cpu":  # for all devices at once it takes a millisecond
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def _outputs(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> tuple[int, Weights]:
@@ -275,28 +310,38 @@ def _first_run(objective: Objective, weights: Weights, x: Tensor) -> Tensor:
         ) from error
 
 
-def _fastest_engine(trial: _Trial) -> str:
-    if len(ruled_layers(trial.objective)) == len(trial.objective.owners) and trial.covered(2) and trial.covered(3):
-        return "book_keeping"
+def _fastest_engine(trial: _Trial) -> tuple[str, Treatment]:
+    treatment = find_treatment(trial.objective, trial.weights, trial.x, trial.y)
+    if treatment is not None and trial.agrees(treatment):
+        return "book_keeping", _laid_out(treatment, trial)
+    if treatment == Treatment():  # records that are first everywhere, and still not what they are alone
+        trial.refuse_dependence_on_size("book_keeping")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # vmap warns where it is slow
             ENGINES["vmap"](trial.objective, trial.weights, trial.x[:2], trial.y[:2])
     except (RuntimeError, NotImplementedError, ValueError):
-        return "loop"
-    return "vmap"
+        return "loop", Treatment()
+    return "vmap", Treatment()
+
+
+def _laid_out(treatment: Treatment, trial: _Trial) -> Treatment:
+    """With channels last, where a CPU has images to convolve and the model gives the same so."""
+    other = replace(treatment, channels_last=True)
+    images = any(isinstance(module, nn.Conv2d) for module in trial.objective.model.modules())
+    return other if images and trial.x.device.type == "cpu" and trial.agrees(other) else treatment
 
 
 def _warn_of_wiped_features(trial: _Trial) -> bool:
     found = False
     for use in record(trial.objective, trial.weights, trial.x[:2], trial.y[:2]).uses:
-        if isinstance(use.module, nn.GroupNorm):
-            per_group = use.input[0].numel() // use.module.num_groups
+        if isinstance(use.call.module, nn.GroupNorm) and use.input is not None:
+            per_group = use.input[0].numel() // use.call.module.num_groups
             if per_group <= 2:
                 found = True
                 warnings.warn(
-                    f"GroupNorm '{use.name}' normalises groups of {per_group} number{'s' * (per_group > 1)} and wipes "
-                    "its input out; use LayerNorm, or fewer groups.",
+                    f"GroupNorm '{use.call.name}' normalises groups of {per_group} number{'s' * (per_group > 1)} and "
+                    "wipes its input out; use LayerNorm, or fewer groups.",
                     DpbnnWarning,
                     stacklevel=5,
                 )

@@ -31,6 +31,7 @@ from dpbnn import _validate
 from dpbnn.methods.descent import Descent, Term, check_prior, of_network
 from dpbnn.methods.kl import Draw, kl_gradient
 from dpbnn.methods.method import Method
+from dpbnn.one_piece import of_each
 from dpbnn.own_draws import Flat, derived_seed
 from dpbnn.posterior import MeanField
 from dpbnn.priors import Gaussian, Prior
@@ -177,10 +178,7 @@ class BBP(Method[BBPState]):
         terms = [Term(_both({}, part), n * divisor, slope) for part, divisor in kl_in_std]
         terms += [Term(_both(part, {}), n * divisor) for part, divisor in kl_in_mean]
         if self.form == "aligned":
-            in_std = {
-                name: torch.mul(gradient, work.draws[0].e[name], out=work.draws[0].weights[name])  # not needed any more
-                for name, gradient in noisy.gradients.items()
-            }
+            in_std = of_each(torch.mul, noisy.gradients, work.draws[0].e, into=work.draws[0].weights)  # not needed now
             terms += [Term(_both(noisy.gradients, {}), B), Term(_both({}, in_std), B, slope)]
         else:
             in_mean, in_rho = ({name: g[i] for name, g in noisy.gradients.items()} for i in (0, 1))

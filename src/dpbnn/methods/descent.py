@@ -17,6 +17,7 @@ import torch
 from torch.optim import Optimizer
 
 from dpbnn import _validate
+from dpbnn.one_piece import joined
 from dpbnn.priors import Flat, Gaussian, Prior
 from dpbnn.schedule import Schedule, as_schedule, runs_of, value_at
 from dpbnn.types import DpbnnError, Weights
@@ -47,12 +48,12 @@ class Term:
         """Add `scale` times the term, in place."""
         if not self.gradients:
             return
-        into, values = [totals[name] for name in self.gradients], list(self.gradients.values())
-        if self.factors is None:
-            torch._foreach_add_(into, values, alpha=scale / self.divisor)
-        else:
-            factors = [self.factors[name] for name in self.gradients]
-            torch._foreach_addcmul_(into, values, factors, value=scale / self.divisor)
+        parts = [totals, self.gradients] if self.factors is None else [totals, self.gradients, self.factors]
+        for total, gradient, *factors in joined(*([part[name] for name in sorted(self.gradients)] for part in parts)):
+            if factors:
+                total.addcmul_(gradient, *factors, value=scale / self.divisor)
+            else:
+                total.add_(gradient, alpha=scale / self.divisor)
 
 
 @dataclass(frozen=True)

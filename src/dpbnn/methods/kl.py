@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dpbnn.one_piece import of_each
 from dpbnn.posterior import MeanField
 from dpbnn.priors import Flat, Gaussian, Prior
 from dpbnn.types import DpbnnError, Weights
@@ -55,7 +56,7 @@ def kl_gradient(prior: Prior, mean: Weights, std: Weights, draws: Sequence[Draw]
     """
     own = {name: _prior_of(prior, name) for name in mean}
     in_mean: list[Scaled] = []
-    in_std: list[Scaled] = [({name: values.reciprocal() for name, values in std.items()}, -1.0)]
+    in_std: list[Scaled] = [(of_each(torch.reciprocal, std), -1.0)]
     for scale in {p.scale: None for p in own.values() if isinstance(p, Gaussian)}:
         names = [name for name, p in own.items() if isinstance(p, Gaussian) and p.scale == scale]
         in_mean.append(({name: mean[name] for name in names}, scale**2))

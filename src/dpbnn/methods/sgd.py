@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from dpbnn.methods.descent import Descent, Term, check_prior, of_network, prior_term
 from dpbnn.methods.method import Method
+from dpbnn.one_piece import in_one_piece
 from dpbnn.posterior import PointEstimate
 from dpbnn.priors import Flat, Prior
 from dpbnn.privacy import langevin
@@ -73,7 +74,7 @@ class SGD(Method[SGDState]):
         """The weights as given."""
         check_length("learning_rate", self.learning_rate, plan.steps)
         self.prior.check(list(of_network(weights)))
-        own = {name: values.detach().clone() for name, values in weights.items()}
+        own = in_one_piece(weights)
         return SGDState(own, self._descent.start(own), plan)
 
     def phase(self, state: SGDState, step: int) -> Hashable | None:

@@ -23,6 +23,7 @@ from dpbnn.methods.descent import Descent, Term, as_rate, check_prior, of_networ
 from dpbnn.methods.keeping import Keeping, KeepSamples, KeepSummary, Store
 from dpbnn.methods.method import Method
 from dpbnn.methods.sgd import SGD
+from dpbnn.one_piece import in_one_piece
 from dpbnn.own_draws import Flat, derived_seed
 from dpbnn.posterior import Posterior
 from dpbnn.priors import Gaussian, Prior
@@ -120,7 +121,7 @@ class SGLD(Method[SGLDState]):
     def init(self, weights: Weights, plan: PrivacyPlan, seed: int) -> SGLDState:
         """The weights as given, and nothing kept."""
         self.prior.check(list(of_network(weights)))
-        own = {name: values.detach().clone() for name, values in weights.items()}
+        own = in_one_piece(weights)
         langevin_noise = None if plan.is_private else Flat(own)
         return SGLDState(own, self.keep_as.open(own, plan.steps, seed), plan, seed, langevin_noise)
 

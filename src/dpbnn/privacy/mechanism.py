@@ -35,5 +35,5 @@ def add_noise(clipped: ClippedSum, noise_multiplier: float, randomness: Randomne
             raise TypeError(f"gradient '{name}' must be float32 or wider, got {values.dtype}.")
     if scale > 0:
         scale *= _validate.positive("the sensitivity of a sum that gets noise", clipped.sensitivity)
-        randomness.add_normals(list(gradients.values()), scale, step)
+        randomness.add_normals([gradients[name] for name in sorted(gradients)], scale, step)
     return NoisySum({name: values.to(clipped.types.get(name, values.dtype)) for name, values in gradients.items()})

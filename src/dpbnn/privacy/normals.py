@@ -1,52 +1,68 @@
-"""Standard normals from random bits, fast in plain torch and true far out into the tails (Box and Muller 1958).
+"""Standard normals from random bits, true out into the tails and near zero (Box and Muller 1958).
 
-    z = sqrt(-2 log w) (cos a, sin a),     w uniform on (0, 1), a uniform on the circle
+    z = sqrt(2 E) (cos a, sin a),     E = -log w exponential, w uniform on (0, 1), a uniform on the circle
 
-Of 64 random bits, 40 make w and 24 the angle a, as fine as float32 tells angles apart. The largest values come from
-the smallest w, of which 40 bits know too few: w below 2^-21 is drawn again with 53 bits more, so that the normals end
-beyond 10 standard deviations. An end within reach would be a hole: a larger value would prove that a record was there.
+Of 64 random bits, 32 make w and 32 the angle a. Why the result is a normal to float32, and has no end within reach:
+
+* w is one of 2^32 - 2^21 equidistant numbers between 2^-12 and 1 - 2^-12, its logarithm is taken in float64. Where the
+  radius is largest, at 4.1, neighbours are 2.3e-7 apart, half a float32 step; in the middle, 4e-10.
+* Beyond, with probability 2^-12 each, all of E is drawn anew with 53 bits or more: in the tail as 12 log 2 plus an
+  exponential (which forgets how far it has come), so that normals end beyond 10 standard deviations; near zero as
+  -log(1 - u / 4096). An end within reach would be a hole: a larger value would prove that a record was there.
+* Angles are rounded to float32, steps of at most 2.4e-7. A normal is the product of a radius and a cosine, each with
+  its own steps, so that no lattice is left that all normals lie on.
 """
 
 import math
-from collections.abc import Callable
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
 __all__ = ["Normals"]
 
-ANGLE_BITS, RADIUS_BITS = 24, 40
-REDRAWN_BELOW = 2.0**-21
-REDRAWN_BEYOND = math.sqrt(-2.0 * math.log(REDRAWN_BELOW))
-"""The radius, 5.40, that belongs to it; up to there, steps of 2^-40 in w are finer than float32."""
+END_BITS = 12
+FIRST_END = 2**32 - 2 ** (33 - END_BITS)
+"""The 2^21 largest integers stand for the two ends of (0, 1), odd ones for the tail."""
 
 
 class Normals:
-    """Turns bits into normals in memory of its own, which is used again: fresh memory would cost more than drawing.
+    """Turns bits into normals in memory of its own, which is used again: fresh memory would cost more than drawing."""
 
-    `uniforms` gives as many float64 numbers, uniform on (0, 1], as it is asked for.
-    """
+    def __init__(self, most_pairs: int) -> None:
+        self._wide = np.empty(most_pairs)
+        self._radius, self._angle = np.empty((2, most_pairs), np.float32)
+        self._out = np.empty(2 * most_pairs, np.float32)
 
-    def __init__(self, most_pairs: int, uniforms: Callable[[int], Tensor], device: torch.device) -> None:
-        self._uniforms = uniforms
-        self._w = torch.empty(most_pairs, dtype=torch.float64, device=device)
-        self._angle = torch.empty(most_pairs, device=device)
-        self._out = torch.empty(2 * most_pairs, device=device)
+    def from_bits(
+        self, bits: npt.NDArray[np.uint64], generator: np.random.Generator, scale: float = 1.0
+    ) -> npt.NDArray[Any]:
+        """Two independent normals, times `scale`, from each number, valid until the next call.
 
-    def from_bits(self, bits: Tensor) -> Tensor:
-        """Two independent float32 normals from each int64, valid until the next call; `bits` is overwritten."""
+        `generator` draws the ends anew.
+        """
         pairs = len(bits)
-        w, angle, out = self._w[:pairs], self._angle[:pairs], self._out[: 2 * pairs]
-        first, second = out.chunk(2)
-        angle_bits = torch.bitwise_right_shift(bits, RADIUS_BITS, out=w.view(torch.int64))
-        angle.copy_(angle_bits).mul_(math.pi / 2 ** (ANGLE_BITS - 1))
-        w.copy_(bits.bitwise_and_(2**RADIUS_BITS - 1)).mul_(2.0**-RADIUS_BITS)
-        if w.is_cuda:  # asking whether there are any to be drawn again would make the device wait
-            w = torch.where(w < REDRAWN_BELOW, self._uniforms(pairs) * REDRAWN_BELOW, w)
-        radius = first.copy_(w.log_()).mul_(-2.0).sqrt_()
-        if not w.is_cuda and radius.amax() > REDRAWN_BEYOND:
-            redrawn = (radius > REDRAWN_BEYOND).nonzero().squeeze(1)
-            radius[redrawn] = (self._uniforms(len(redrawn)) * REDRAWN_BELOW).log_().mul_(-2.0).sqrt_().float()
-        torch.sin(angle, out=second).mul_(radius)
-        radius.mul_(angle.cos_())
-        return out
+        for_radius, for_angle = bits.view(np.uint32)[:pairs], bits.view(np.int32)[pairs:]
+        wide, radius, angle = self._wide[:pairs], self._radius[:pairs], self._angle[:pairs]
+        first, second = self._out[:pairs], self._out[pairs : 2 * pairs]
+        np.add(for_radius, 2.0 ** (32 - END_BITS) + 0.5, out=wide)
+        np.log(wide, out=wide)
+        np.subtract(32 * math.log(2), wide, out=radius, casting="same_kind")
+        ends = np.flatnonzero(for_radius >= FIRST_END)
+        radius[ends] = _ends(for_radius[ends] % 2 == 1, generator)
+        np.sqrt(radius, out=radius)
+        radius *= np.float32(math.sqrt(2) * scale)
+        np.copyto(angle, for_angle, casting="unsafe")
+        angle *= np.float32(math.pi / 2**31)
+        np.cos(angle, out=first)
+        first *= radius
+        np.sin(angle, out=second)
+        second *= radius
+        return self._out[: 2 * pairs]
+
+
+def _ends(in_tail: npt.NDArray[np.bool_], generator: np.random.Generator) -> npt.NDArray[Any]:
+    """E given that w lies in one of the ends."""
+    tail = END_BITS * math.log(2) + generator.standard_exponential(len(in_tail))
+    centre = -np.log1p(-(2.0**-END_BITS) * (1.0 - generator.random(len(in_tail))))
+    return np.where(in_tail, tail, centre)

@@ -23,8 +23,8 @@ from dpbnn.privacy import cpu_noise, cuda_noise
 __all__ = ["Randomness"]
 
 KEY_BYTES = 32
-CHUNK = 2**17
-"""Normals that are made at a time: few enough to stay in a processor's cache."""
+CHUNK = 2**18
+"""Normals that one thread makes at a time: few enough for its caches, and so many that threads rarely meet."""
 
 MERSENNE_WORDS, MERSENNE_OFFSET = 624, 24
 """Where the words of the Mersenne twister lie in the state of torch's CPU generator."""
@@ -92,13 +92,13 @@ class Randomness:
     def add_normals(self, tensors: Sequence[Tensor], scale: float, step: int) -> None:
         """Add `scale` times an independent standard normal to every number, in place, as the noise of one step."""
         if tensors[0].is_cuda:
-            cuda_noise.add_normals(tensors, scale, self.noise_generator(step, tensors[0].device))
+            cuda_noise.add_normals(tensors, scale, self.draw_on_device(step, tensors[0].device))
             return
         cpu_noise.add_normals(tensors, scale, lambda part: self.generator("noise", step, part), CHUNK)
 
-    def noise_generator(self, step: int, device: torch.device) -> torch.Generator:
-        """The generator on a CUDA device for the noise of one step."""
-        return torch.Generator(device).manual_seed(self.torch_seed("noise", step))
+    def draw_on_device(self, step: int, device: torch.device) -> cuda_noise.Draw:
+        """What draws the noise of one step on a CUDA device."""
+        return cuda_noise.drawn(torch.Generator(device).manual_seed(self.torch_seed("noise", step)))
 
     def _derive(self, purpose: str, step: int, part: int) -> bytes:
         message = f"{purpose}/{step}/{part}".encode()

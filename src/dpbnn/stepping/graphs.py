@@ -7,15 +7,19 @@ values, by the host's random numbers, by a counter of its own) is not recorded.
 import gc
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from dpbnn.privacy import cuda_noise
 from dpbnn.privacy.randomness import Randomness
+from dpbnn.types import Weights
 
 __all__ = ["Graphs", "NotRecordable", "SharedNoise"]
 
@@ -33,6 +37,7 @@ class SharedNoise(Randomness):
 
     on_device: torch.Generator = field(default_factory=torch.Generator, repr=False)
     begun: list[int] = field(default_factory=list, repr=False)
+    ahead: deque[Tensor] = field(default_factory=deque, repr=False)
     on_host: dict[int, np.random.Generator] = field(default_factory=dict, repr=False)
 
     @staticmethod
@@ -44,6 +49,7 @@ class SharedNoise(Randomness):
         """The noise that is drawn next is this step's."""
         self.begun[:] = [step]
         self.on_host.clear()
+        self.ahead.clear()
         self.on_device.manual_seed(self.torch_seed("noise", step))
 
     def generator(self, purpose: str, step: int, part: int = 0) -> np.random.Generator:
@@ -54,9 +60,18 @@ class SharedNoise(Randomness):
             self.on_host[part] = super().generator(purpose, self.begun[0], part)
         return self.on_host[part]
 
-    def noise_generator(self, step: int, device: torch.device) -> torch.Generator:
-        """The one generator, as `begin` has seeded it."""
-        return self.on_device
+    def draw_on_device(self, step: int, device: torch.device) -> cuda_noise.Draw:
+        """From the one generator, as `begin` has seeded it, or what was drawn ahead."""
+        draw = cuda_noise.drawn(self.on_device)
+        return lambda count, dtype: self.ahead.popleft() if self.ahead else draw(count, dtype)
+
+    def draw_ahead(self, releases: Sequence[Weights]) -> None:
+        """Draw the noise of these releases, which will be asked for in this order."""
+        draw = cuda_noise.drawn(self.on_device)
+        for gradients in releases:
+            dtype = next(iter(gradients.values())).dtype
+            sizes = cuda_noise.chunks_of(sum(values.numel() for values in gradients.values()))
+            self.ahead.extend(draw(size, dtype) for size in sizes)
 
 
 class Graphs:
@@ -75,13 +90,11 @@ class Graphs:
     def without_waiting(self, work: Callable[[], None]) -> None:
         """Do the work; whatever would make the host wait for the device raises."""
         before = torch.cuda.get_sync_debug_mode()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Synchronization debug mode")  # that it does not see everything
-            torch.cuda.set_sync_debug_mode("error")
+        _set_sync_debug_mode("error")
         try:
             work()
         finally:
-            torch.cuda.set_sync_debug_mode(before)
+            _set_sync_debug_mode(before)
 
     def record(self, work: Callable[[], object], host_state: Callable[[], Any]) -> Callable[[], None]:
         """Record what `work` does on the device, without doing it; raises if the host's state changes by it."""
@@ -108,6 +121,12 @@ class Graphs:
         torch.cuda.synchronize(self._device)
         for generator in (self._model, self._noise):
             generator.graphsafe_set_state(torch.Generator(self._device))
+
+
+def _set_sync_debug_mode(mode: int | str) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode")  # that it does not see everything
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 @contextmanager

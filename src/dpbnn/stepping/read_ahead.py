@@ -72,7 +72,7 @@ class _Reader:
                 if self._stopped.is_set():
                     return
                 with torch.cuda.stream(self._stream):
-                    moved = tuple(v.pin_memory(self._device).to(self._device, non_blocking=True) for v in (x, y))
+                    moved = tuple(v.pin_memory().to(self._device, non_blocking=True) for v in (x, y))
                     copied = torch.cuda.Event()
                     copied.record(self._stream)
                 self._ready.put(((moved[0], moved[1]), copied))

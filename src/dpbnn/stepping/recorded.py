@@ -15,13 +15,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import torch
-
-from dpbnn.branches import side_by_side
+from dpbnn.branches import beside, join, side_by_side
 from dpbnn.clipping import clip_and_sum
 from dpbnn.clipping.compatibility import _mode as mode_of
 from dpbnn.clipping.objective import wide
-from dpbnn.own_draws import Flat, derived_seed
+from dpbnn.one_piece import in_one_piece
+from dpbnn.own_draws import derived_seed
 from dpbnn.privacy.mechanism import add_noise
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.records import ResidentRecords
@@ -204,9 +203,8 @@ class RecordedSteps:
                 precision=work.execution.precision,
                 present=present,
             )
-            into = list(sums.values())
-            found = [clipped.gradients[name].to(total.dtype) for name, total in sums.items()]
-            (torch._foreach_copy_ if first else torch._foreach_add_)(into, found)
+            for name, total in sums.items():
+                (total.copy_ if first else total.add_)(clipped.gradients[name])
 
         side_by_side(clip, zip(self._runs, self._states, self._sums, self._feed.read(), strict=True))
 
@@ -235,8 +233,12 @@ class RecordedSteps:
         side_by_side(move, zip(self._runs, self._states, self._noisy, strict=True))
 
     def _whole(self, step: int) -> None:
-        """A step whose batch is one part."""
+        """A step whose batch is one part; its noise is drawn meanwhile."""
+        with beside() as meanwhile:
+            if meanwhile and all(work.plan.is_private for work in self._runs):
+                self._noise.draw_ahead(self._sums)
         self._part(step)
+        join(meanwhile)
         self._add_noise(step)
         self._take(step)
 
@@ -271,13 +273,7 @@ class _Room:
             name: wide(values) for name, values in (where.weights[0] if isinstance(where, Draws) else where).items()
         }
         shapes = {name: (2, *v.shape) if isinstance(where, Draws) else v.shape for name, v in like.items()}
-        self.released = _in_one_piece({name: like[name].new_empty(shapes[name]) for name in like})
+        self.released = in_one_piece({name: like[name].new_empty(shapes[name]) for name in like})
         self.sums = self.released
         if parts > 1:
-            self.sums = _in_one_piece({name: values.double() for name, values in self.released.items()})
-
-
-def _in_one_piece(weights: Weights) -> Weights:
-    """Side by side in memory, where they have one type: what is done to all of them then takes one launch."""
-    one_type = len({values.dtype for values in weights.values()}) == 1
-    return Flat(weights).views if one_type else {name: torch.empty_like(values) for name, values in weights.items()}
+            self.sums = in_one_piece({name: values.double() for name, values in self.released.items()})

@@ -16,11 +16,14 @@ def linear_rule(
     records = len(inputs)
     a = inputs.reshape(records, 1, -1, module.in_features)
     g = output_gradients.reshape(records, 1, -1, module.out_features)
+    outer = Outer(a, g, module.weight.shape)
+    written_out = Outer.is_cheaper_written_out(a.shape[2], module.in_features, module.out_features)
     gradients: dict[str, PerRecordGradient] = {}
     if "weight" in wanted:
-        outer = Outer(a, g, module.weight.shape)
-        written_out = Outer.is_cheaper_written_out(a.shape[2], module.in_features, module.out_features)
         gradients["weight"] = outer.dense() if written_out else outer
-    if "bias" in wanted:
-        gradients["bias"] = Dense(g[:, 0, 0] if g.shape[2] == 1 else g.sum(dim=(1, 2)))
+    if "bias" in wanted and a.shape[2] == 1:
+        # On a GPU both are looked at side by side, and neither may wait for the other.
+        gradients["bias"] = Dense(g[:, 0, 0], None if g.is_cuda else outer.norms[1][:, 0, 0])
+    elif "bias" in wanted:
+        gradients["bias"] = Dense(g.sum(dim=(1, 2)))
     return gradients

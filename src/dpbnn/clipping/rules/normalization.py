@@ -60,9 +60,11 @@ def _middle(inputs: Tensor, trailing: int) -> range:
 def _affine(
     normalized: Tensor, output_gradients: Tensor, wanted: Collection[str], positions: Sequence[int]
 ) -> dict[str, PerRecordGradient]:
-    per_position = {"weight": lambda: output_gradients * normalized, "bias": lambda: output_gradients}
+    found = {}
+    if "weight" in wanted:  # in place: `normalized` is nobody else's, and fresh memory costs more than the product
+        found["weight"] = normalized.mul_(output_gradients)
+    if "bias" in wanted:
+        found["bias"] = output_gradients
     return {
-        name: Dense(values().sum(dim=list(positions)) if len(positions) else values())
-        for name, values in per_position.items()
-        if name in wanted
+        name: Dense(values.sum(dim=list(positions)) if len(positions) else values) for name, values in found.items()
     }

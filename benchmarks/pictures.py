@@ -1,0 +1,79 @@
+"""Bars, and bars of parts, in the style of `dpbnn.plots`."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from dpbnn.plots.style import BLUE, GREEN, GREY, INK, MILLIMETRE, ORANGE, SKY, VERMILION, plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["COLOURS", "HATCHES", "bars", "panels", "parts", "top_legend"]
+
+COLOURS = (BLUE, ORANGE, GREEN, VERMILION, SKY, GREY, "#CC79A7", "#F0E442")
+HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++", "oo")
+"""For print: what lies beside each other differs in more than colour."""
+PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+"""Behind a figure, so that no line crosses it."""
+
+
+def panels(rows: int, columns: int, width: float = 170, height: float = 60) -> "tuple[Figure, list[Axes]]":
+    """A figure `width` mm wide, each row of panels `height` mm high, and its panels row by row."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((width * MILLIMETRE, rows * height * MILLIMETRE), dpi=200, layout="constrained")
+    axes = [figure.add_subplot(rows, columns, position + 1) for position in range(rows * columns)]
+    for one in axes:
+        plain(one)
+    return figure, axes
+
+
+def bars(axes: "Axes", values: Mapping[str, float | None], title: str, label: str, one: bool = True) -> None:
+    """A bar for each name, top to bottom, with its figure; None is a bar that could not be measured.
+
+    `one` draws a line at 1, for ratios.
+    """
+    names = list(values)
+    lengths = [values[name] or 0.0 for name in names]
+    axes.barh(range(len(names)), lengths, color=[_colour(name) for name in names], height=0.65)
+    room = max(lengths, default=1.0)
+    for position, name in enumerate(names):
+        value = values[name]
+        text = "failed" if value is None else f"{value:.2f}" if value < 10 else f"{value:.0f}"
+        axes.text(lengths[position] + 0.02 * room, position, text, va="center", fontsize=7, bbox=PAPER)
+    if one:
+        axes.axvline(1, color=INK, linewidth=0.8, linestyle=":", zorder=0)
+    axes.set_xlim(0, 1.18 * room)
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    axes.set_title(title, loc="left", fontsize=8)
+
+
+def _colour(name: str) -> str:
+    """Others beside ours."""
+    return GREY if "plain" in name else ORANGE if "Opacus" in name else BLUE
+
+
+def parts(
+    axes: "Axes", values: Mapping[str, Mapping[str, float]], names: Sequence[str], title: str, label: str
+) -> None:
+    """A bar for each entry of `values`, made of parts that have one colour and hatch each."""
+    left = dict.fromkeys(values, 0.0)
+    for position, name in enumerate(names):
+        lengths = [found.get(name, 0.0) for found in values.values()]
+        axes.barh(
+            range(len(values)), lengths, left=list(left.values()), height=0.65, label=name, edgecolor="white",
+            linewidth=0.4, color=COLOURS[position], hatch=HATCHES[position],
+        )  # fmt: skip
+        left = {key: left[key] + found.get(name, 0.0) for key, found in values.items()}
+    axes.set_yticks(range(len(values)), list(values), fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    axes.set_title(title, loc="left", fontsize=8)
+
+
+def top_legend(figure: "Figure", axes: "Axes", columns: int) -> None:
+    """One legend for all panels, above them."""
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=columns, frameon=False, fontsize=7)

@@ -1,0 +1,52 @@
+"""The tables and pictures of docs/speed.md, from the JSON files beside the programs: no figure is typed by hand.
+
+In the page, ``<!-- figures: NAME -->`` and ``<!-- end -->`` stand around what is made here.
+"""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+from program import IMAGES, Program
+
+__all__ = ["PAGE", "filled", "main"]
+
+PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
+PLACE = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def filled(page: str) -> str:
+    """The page with today's tables."""
+    return PLACE.sub(lambda found: found[1] + _figures(_program(found[2])) + found[3], page)
+
+
+def _program(file: str) -> Program:
+    return importlib.import_module(file).PROGRAM
+
+
+def _figures(program: Program) -> str:
+    results = program.results()
+    if not results:
+        return "\nNo figures were taken yet.\n\n"
+    tables = [table.for_page() for machine, figures in results.items() for table in program.tables(machine, figures)]
+    has_picture = program.picture is not None
+    picture = [f"![{program.name}](images/{program.name}.svg)"] if has_picture else []
+    return "\n" + "\n\n".join(tables + picture) + "\n\n"
+
+
+def main(options: list[str]) -> int:
+    """Write page and pictures; with --check, say whether the page is what would be written."""
+    before = PAGE.read_text()
+    after = filled(before)
+    if "--check" in options:
+        if after != before:
+            print(f"{PAGE.name} does not agree with the figures; dpbnn bench report writes it.", file=sys.stderr)
+        return int(after != before)
+    PAGE.write_text(after)
+    programs = [_program(found[2]) for found in PLACE.finditer(before)]
+    for program in programs:
+        program.draw()
+    count = sum(bool(program.results()) for program in programs)
+    print(f"{PAGE} and {IMAGES} show the figures of {count} programs out of {len(programs)}.")
+    return 0

@@ -1,0 +1,86 @@
+"""A linear layer on many positions: its norms are taken at once, its sum later, and little is kept in between.
+
+Every layer's input and output gradient wait until the clip factors are known. They wait as they came: not widened to
+float32, and not as per-record gradients where those are larger. The norms come from per-record gradients that are
+written out a few records at a time, or from Gram matrices, whichever costs less.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dpbnn.clipping.objective import wide
+from dpbnn.clipping.per_record import ROUNDING_SHARE, SMALLEST_NORM, Dense, Outer, PerRecordGradient
+
+__all__ = ["Deferred", "made"]
+
+AT_A_TIME, AT_A_TIME_ON_CUDA = 2**20, 2**25
+"""How many numbers of per-record gradients there are at a time: what a CPU's cache holds, and what keeps a GPU busy."""
+
+SMALL = 2**22
+"""Bytes for one layer that are not worth saving."""
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """``sum_t output_gradients_t inputs_t'`` for each record: ``[records, 1, positions, ...]`` in any precision."""
+
+    inputs: Tensor
+    output_gradients: Tensor
+    shape: torch.Size
+    squares: Tensor
+    dropped: Tensor | None = None
+
+    @staticmethod
+    def of(inputs: Tensor, output_gradients: Tensor, shape: torch.Size) -> "Deferred":
+        """Take the norms now; both tensors have the records first and the features last."""
+        a, g = (values.reshape(len(values), 1, -1, values.shape[-1]) for values in (inputs, output_gradients))
+        numbers = max(shape.numel(), a[0].numel() + g[0].numel())
+        at_a_time = max(1, (AT_A_TIME_ON_CUDA if a.is_cuda else AT_A_TIME) // numbers)
+        parts = zip(a.split(at_a_time), g.split(at_a_time), strict=True)
+        squares = torch.cat([_squares(Outer(wide(one), wide(other), shape)) for one, other in parts])
+        return Deferred(a, g, shape, squares)
+
+    @staticmethod
+    def keeps_less(inputs: Tensor, output_gradients: Tensor, shape: torch.Size) -> bool:
+        """Whether this takes less memory than what a rule would keep, by enough to be worth a second product."""
+        positions = output_gradients[0, ..., 0].numel()
+        if min(inputs.element_size(), output_gradients.element_size()) < 4:
+            return positions > 1
+        kept, written_out = inputs.nbytes + output_gradients.nbytes, 4 * len(inputs) * shape.numel()
+        is_written_out = Outer.is_cheaper_written_out(positions, shape[1], shape[0])
+        return is_written_out and written_out > max(kept, SMALL)
+
+    def made(self) -> Outer:
+        """In float32 or wider, all at once."""
+        outer = Outer(wide(self.inputs), wide(self.output_gradients), self.shape)
+        return outer if self.dropped is None else outer.without(self.dropped)
+
+    def squared_norms(self) -> Tensor:  # noqa: D102 - the protocol says it, here and below
+        return self.squares
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
+        return self.made().weighted_sum(factors)
+
+    def without(self, dropped: Tensor) -> "Deferred":  # noqa: D102
+        return replace(self, dropped=dropped)
+
+    def dense(self) -> Dense:  # noqa: D102
+        return self.made().dense()
+
+
+def _squares(outer: Outer) -> Tensor:
+    """Norms from what is written out in float32, or from Gram matrices; never less than what rounding could leave."""
+    if not Outer.is_cheaper_written_out(outer.inputs.shape[2], outer.shape[1], outer.shape[0]):
+        return outer.squared_norms()
+    a, g = (norms.clamp_min(SMALLEST_NORM) for norms in outer.norms)
+    terms = (a * g).sum(dim=(1, 2))
+    # Both what is measured here and what is summed later are rounded per term.
+    rounding = 2 * torch.finfo(outer.inputs.dtype).eps / ROUNDING_SHARE
+    return torch.maximum(outer.dense().squared_norms(), (rounding * terms).square())
+
+
+def made(values: PerRecordGradient) -> PerRecordGradient:
+    """What a deferred gradient stands for; any other as it is."""
+    return values.made() if isinstance(values, Deferred) else values

@@ -1,0 +1,105 @@
+"""The noise of one step on a CPU, drawn by all of torch's threads.
+
+Every group of numbers has a generator of its own, so that it does not matter which thread draws it.
+
+The threads are those of torch's OpenMP library: they wait for torch's next operation in a busy loop, and threads of
+our own would not get a core. Where there is no such library to be called, the calling thread does it all.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dpbnn.privacy.normals import Normals
+
+__all__ = ["add_normals"]
+
+Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+_spare: dict[int, list[Normals]] = {}
+"""By size; taken and put back, as threads of OpenMP keep nothing between tasks."""
+
+
+def add_normals(
+    tensors: Sequence[Tensor], scale: float, generator: Callable[[int], np.random.Generator], chunk: int
+) -> None:
+    """Add `scale` times an independent standard normal to every number, in place.
+
+    Args:
+        tensors: float32 or float64, contiguous.
+        scale: the standard deviation.
+        generator: gives the generator of one group of numbers.
+        chunk: the most numbers in a group: few enough to stay in a processor's cache.
+    """
+    groups = iter(list(enumerate(_grouped(tensors, chunk))))
+    spare = _spare.setdefault(chunk, [])
+
+    def work() -> None:
+        normals = spare.pop() if spare else Normals(chunk // 2)
+        for part, pieces in groups:
+            _add_to_group(pieces, scale, generator(part), normals)
+        spare.append(normals)
+
+    _on_all_threads(work)
+
+
+def _add_to_group(pieces: list[Tensor], scale: float, generator: np.random.Generator, normals: Normals) -> None:
+    sizes = [len(piece) for piece in pieces]
+    count = sum(sizes)
+    noise: npt.NDArray[Any]
+    if pieces[0].dtype == torch.float64:
+        noise = scale * generator.standard_normal(count)
+    else:
+        noise = normals.from_bits(generator.bit_generator.random_raw((count + 1) // 2), generator, scale)[:count]
+    for piece, part in zip(pieces, np.split(noise, np.cumsum(sizes[:-1])), strict=True):
+        values = piece.numpy()
+        values += part
+
+
+def _grouped(tensors: Sequence[Tensor], chunk: int) -> Iterator[list[Tensor]]:
+    """All numbers as flat pieces, in groups of one type and at most `chunk` numbers."""
+    group: list[Tensor] = []
+    for piece in (piece for values in tensors for piece in values.view(-1).split(chunk // 2)):
+        if group and (sum(map(len, group)) + len(piece) > chunk or piece.dtype != group[0].dtype):
+            yield group
+            group = []
+        group.append(piece)
+    yield group
+
+
+def _on_all_threads(work: Callable[[], None]) -> None:
+    """Call `work` once on each of torch's threads and wait for all."""
+    library, threads = _openmp(), torch.get_num_threads()
+    if library is None or threads == 1:
+        work()
+        return
+    failures: list[BaseException] = []
+
+    def task(_: object) -> None:
+        try:
+            work()
+        except BaseException as error:  # nothing may pass through the library, which is not Python
+            failures.append(error)
+
+    library.GOMP_parallel(Task(task), None, ctypes.c_uint(threads), ctypes.c_uint(0))
+    if failures:
+        raise failures[0]
+
+
+@cache
+def _openmp() -> ctypes.CDLL | None:
+    """GNU's OpenMP library, if torch has loaded it: no second one, whose threads would compete with torch's."""
+    for path in (Path(torch.__file__).parent / "lib").glob("libgomp*.so*"):
+        try:
+            return ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        except OSError:
+            continue
+    return None

@@ -1,0 +1,67 @@
+"""The programs of the benchmarks folder run, and the page that shows their figures agrees with them."""
+
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "benchmarks"
+PROGRAMS = runpy.run_path(str(FOLDER / "__main__.py"))["PROGRAMS"]
+
+
+def bench(*arguments):
+    return subprocess.run([sys.executable, str(FOLDER), *arguments], capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_runs_and_files_its_figures_under_the_machine(tmp_path, name):
+    others = {"another machine": {"rows": []}}
+    file = tmp_path / "figures.json"
+    file.write_text(json.dumps(others))
+    finished = bench(name, "--quick", "--json", str(file))
+    assert finished.returncode == 0, finished.stderr
+    figures = json.loads(file.read_text())
+    (machine,) = set(figures) - set(others)
+    assert figures["another machine"] == others["another machine"]
+    assert figures[machine]["rows"]
+    assert "torch" in figures[machine]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, (_, needs) in PROGRAMS.items() if needs == "GPU"])
+def test_a_program_for_a_gpu_says_so_elsewhere(name):
+    code = "import torch, sys; sys.exit(not torch.cuda.is_available())"
+    if subprocess.run([sys.executable, "-c", code]).returncode == 0:
+        pytest.skip("there is a GPU")
+    finished = bench(name)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout == f"{name} needs a CUDA device, which is not here; --quick tries it out on a CPU.\n"
+
+
+def test_the_page_shows_the_figures_that_were_written_down():
+    finished = bench("report", "--check")
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_the_page_has_a_place_for_every_program():
+    page = (ROOT / "docs" / "speed.md").read_text()
+    for file, _ in PROGRAMS.values():
+        assert f"<!-- figures: {Path(file).stem} -->" in page
+
+
+def test_a_figure_typed_by_hand_is_noticed():
+    sys.path.insert(0, str(FOLDER))
+    try:
+        report = runpy.run_path(str(FOLDER / "report.py"))
+        page = (ROOT / "docs" / "speed.md").read_text()
+        place = page.index("| model |") + page[page.index("| model |") :].index("x |")
+        tampered = page[:place] + "9" + page[place:]
+        assert report["filled"](tampered) == page
+        assert report["filled"](tampered) != tampered
+    finally:
+        sys.path.remove(str(FOLDER))
