@@ -16,8 +16,8 @@ from torch.utils.data import TensorDataset
 
 import dpbnn
 from dpbnn import training
-from dpbnn.stepping import eager
 from dpbnn.checkpoint import Checkpoint
+from dpbnn.stepping import eager
 from dpbnn.types import ClippedSum, NoisySum
 
 N = 60

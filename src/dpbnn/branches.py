@@ -21,7 +21,7 @@ _inside = False
 @contextmanager
 def beside() -> Iterator[torch.cuda.Stream | None]:
     """A branch beside all that follows, up to `join`; None where there are no branches."""
-    if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+    if _inside or not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
         yield None
         return
     main = torch.cuda.current_stream()

@@ -38,6 +38,9 @@ CPU_ROOM = 2**25
 FEWEST_TOGETHER = 8
 """Fewer draws than this are run one by one: putting them together would cost what it saves."""
 
+BUSY = 2**27
+"""Bytes that one draw works on which keep a GPU busy: stacks would only be slower."""
+
 HIDDEN_SCRATCH = 2
 """Kernels take memory of their own that is not seen: twice what is seen is set aside."""
 
@@ -163,7 +166,8 @@ def layout(
     kept = 2 * ensemble.num_draws * result if keeps else 0
     part = max(rows, memory_limit // 4 // (record.nbytes + 3 * result + kept))
     draws = min(room // 2 // (each_draw + each_row * rows), ensemble.num_draws)  # half, as stacks are slow when large
-    return Layout(rows, draws if draws >= FEWEST_TOGETHER else 1, part)
+    alone_is_enough = record.device.type != "cpu" and each_row * rows > BUSY
+    return Layout(rows, 1 if alone_is_enough or draws < FEWEST_TOGETHER else draws, part)
 
 
 def _peak(run: Callable[[int], object], copies: int, known: Iterable[Tensor]) -> int:

@@ -11,23 +11,27 @@ Guarantees:
     A recorded tensor that is changed in place afterwards is noticed, and the pass done again on copies.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from dpbnn.branches import beside, join
 from dpbnn.clipping.deferred import Deferred, made
 from dpbnn.clipping.objective import Objective, full_precision, wide
 from dpbnn.clipping.per_record import Dense, PerRecordGradient
-from dpbnn.clipping.rules import rule_for
+from dpbnn.clipping.rules import Rule, rule_for
 from dpbnn.clipping.tied import combined
 from dpbnn.clipping.treatment import FIRST, Layout
 from dpbnn.clipping.watch import Call, Watch
 from dpbnn.types import Weights
 
 __all__ = ["NotCovered", "Recording", "Use", "per_record_gradients", "record"]
+
+SMALL = 2**22
+"""Numbers of a layer up to which its rule runs beside the rest of the backward pass, while that is being recorded."""
 
 
 class NotCovered(Exception):
@@ -101,6 +105,7 @@ class Recording:
         self.strays: set[str] = set()
         self.steps: tuple[str, ...] = ()
         self.found: dict[str, PerRecordGradient] = {}
+        self._branches: list[tuple[torch.cuda.Stream | None, Tensor, Tensor]] = []
         self._leaves: list[Tensor] = []
         self._receivers: list[Callable[[Tensor], None]] = []
 
@@ -155,6 +160,9 @@ class Recording:
         for receive, gradient in zip(receivers, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True):
             if gradient is not None:
                 receive(gradient)
+        for stream, *_ in self._branches:
+            join(stream)
+        self._branches.clear()
 
     def receive(self, use: Use, gradient: Tensor) -> None:
         """The gradient of a recorded output is there: make of it the gradients of the weights behind it.
@@ -170,6 +178,14 @@ class Recording:
         assert a is not None
         assert g is not None
         module, names = use.call.module, use.call.weights
+        if a.numel() + g.numel() > SMALL:
+            self._apply(rule, module, a, g, names)
+            return
+        with beside() as stream:
+            self._apply(rule, module, a, g, names)
+        self._branches.append((stream, a, g))  # whose memory must not be used again before the branch is done
+
+    def _apply(self, rule: Rule, module: nn.Module, a: Tensor, g: Tensor, names: Mapping[str, str]) -> None:
         with torch.no_grad(), torch.autocast(g.device.type, enabled=False):
             if isinstance(module, nn.Linear) and "weight" in names and Deferred.keeps_less(a, g, module.weight.shape):
                 with full_precision(g.device):  # what is measured now is summed later

@@ -30,7 +30,7 @@ class Deferred:
     output_gradients: Tensor
     shape: torch.Size
     squares: Tensor
-    dropped: Tensor | None = None
+    must_be_finite: bool = False
 
     @staticmethod
     def of(inputs: Tensor, output_gradients: Tensor, shape: torch.Size) -> "Deferred":
@@ -55,7 +55,7 @@ class Deferred:
     def made(self) -> Outer:
         """In float32 or wider, all at once."""
         outer = Outer(wide(self.inputs), wide(self.output_gradients), self.shape)
-        return outer if self.dropped is None else outer.without(self.dropped)
+        return outer.finite() if self.must_be_finite else outer
 
     def squared_norms(self) -> Tensor:  # noqa: D102 - the protocol says it, here and below
         return self.squares
@@ -63,8 +63,8 @@ class Deferred:
     def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
         return self.made().weighted_sum(factors)
 
-    def without(self, dropped: Tensor) -> "Deferred":  # noqa: D102
-        return replace(self, dropped=dropped)
+    def finite(self) -> "Deferred":  # noqa: D102
+        return replace(self, must_be_finite=True)
 
     def dense(self) -> Dense:  # noqa: D102
         return self.made().dense()

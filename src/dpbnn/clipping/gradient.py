@@ -94,25 +94,28 @@ def clip_and_sum(
     micro_batch_size: int | None = None,
     precision: str | None = None,
     present: Tensor | None = None,
+    into: Weights | None = None,
     observe: Callable[[Tensor, float], None] | None = None,
 ) -> ClippedSum:
     """`clipped_gradient_sum` for a checked model at any weights, or draws of them, as the training loop calls it.
 
-    `precision` is the model's, as in `Execution`. `present` tells records from padding, which contributes zero.
-    `observe` is called with the norms of each part, which are private.
+    `precision` is the model's, as in `Execution`. `present` tells records from padding, which contributes zero. `into`
+    is memory for the sums, used where they need not be added up. `observe` is called with the norms of each part, which
+    are private.
     """
     total: Weights = {}
     where = _cast(checked, where)
     size = min(micro_batch_size or _default_micro_batch_size(checked, where, len(x)), LARGEST_FLOAT32_SUM)
     with torch.inference_mode(False):
         x, y = _plain(x), _plain(y)
+        into = into if len(x) <= size else None
         parts = [None] * len(x.split(size)) if present is None else present.split(size)
         for part_x, part_y, part_present in zip(x.split(size), y.split(size), parts, strict=True):
             if len(part_x):
                 with computing_in(precision, x.device):
                     gradients = _per_record_gradients(checked, where, part_x, part_y)
                 with full_precision(x.device):
-                    part = _clip_and_sum_one_part(gradients, part_present, clip_norm, clipping, observe)
+                    part = _clip_and_sum_one_part(gradients, part_present, clip_norm, clipping, observe, into)
                 _add(total, {n: g.double() for n, g in part.items()} if len(x) > LARGEST_FLOAT32_SUM else part)
     zeros = dict(_zeros(where))
     sums = {name: total[name] if name in total else make() for name, make in zeros.items()}
@@ -197,24 +200,33 @@ def _clip_and_sum_one_part(
     clip_norm: float,
     clipping: str,
     observe: Callable[[Tensor, float], None] | None,
+    into: Weights | None,
 ) -> Weights:
     if not gradients:
         return {}
-    squares = side_by_side(lambda values: values.squared_norms(), gradients.values())
-    norms = torch.stack(squares).sum(dim=0).sqrt()
+    may_be_bad = present is not None
+
+    def look(name: str) -> Tensor:
+        squares = gradients[name].squared_norms()
+        if may_be_bad:  # padding is dropped, and to ask for more would make a device wait
+            gradients[name] = gradients[name].finite()
+        return squares
+
+    names = list(gradients)
+    norms = torch.stack(side_by_side(look, names)).sum(dim=0).sqrt()
     if observe is not None:
         observe(norms, clip_norm)
-    fine = norms <= LARGEST_NORM
-    dropped = ~(fine if present is None else fine & present)
-    factors = _factors(norms, clip_norm, clipping).masked_fill(dropped, 0.0)
-    # 0 x inf is NaN: zeros must stand in the place of what is dropped. To ask would make a device wait.
-    some_dropped = dropped.is_cuda or bool(dropped.any())
+    kept = norms <= LARGEST_NORM
+    if present is not None:
+        kept = kept & present
+    factors = (_factors(norms, clip_norm, clipping) * kept).nan_to_num(0.0)
+    must_clean = not may_be_bad and not bool(kept.all())  # 0 x inf is NaN
 
     def weighted_sum(name: str) -> Tensor:
         values = gradients.pop(name)  # what is summed is let go: a large model has no room for both
-        return (values.without(dropped) if some_dropped else values).weighted_sum(factors)
+        total = (values.finite() if must_clean else values).weighted_sum(factors)
+        return total if into is None else into[name].copy_(total)
 
-    names = list(gradients)
     return dict(zip(names, side_by_side(weighted_sum, names), strict=True))
 
 

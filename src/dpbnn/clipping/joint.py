@@ -88,8 +88,8 @@ class Joint:
         both = torch.stack([torch.stack(sums).mean(dim=0), torch.stack(in_spread).mean(dim=0)])
         return both.to(self.multipliers[0].dtype)
 
-    def without(self, dropped: Tensor) -> "Joint":  # noqa: D102 - the protocol says it, here and below
-        return Joint(tuple(term.without(dropped) for term in self.terms), self.multipliers)
+    def finite(self) -> "Joint":  # noqa: D102 - the protocol says it, here and below
+        return Joint(tuple(term.finite() for term in self.terms), self.multipliers)
 
     def dense(self) -> Dense:  # noqa: D102
         written = Joint.of([term.dense() for term in self.terms], self.multipliers)

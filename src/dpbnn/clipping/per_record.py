@@ -45,8 +45,8 @@ class PerRecordGradient(Protocol):
         """``sum_i factors_i g_i``, in the parameter's shape; records with factor zero must hold finite numbers."""
         ...
 
-    def without(self, dropped: Tensor) -> "PerRecordGradient":
-        """The same with the dropped records' values replaced by zeros."""
+    def finite(self) -> "PerRecordGradient":
+        """The same with zeros in the place of what is not finite: for records that get the factor zero."""
         ...
 
     def dense(self) -> "Dense":
@@ -67,8 +67,8 @@ class Dense:
     def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
         return torch.tensordot(factors.to(self.values.dtype), self.values, dims=1)
 
-    def without(self, dropped: Tensor) -> "Dense":  # noqa: D102
-        return Dense(_zero_rows(self.values, dropped))
+    def finite(self) -> "Dense":  # noqa: D102
+        return Dense(_finite(self.values))
 
     def dense(self) -> "Dense":  # noqa: D102
         return self
@@ -125,8 +125,8 @@ class Outer:
         inputs = self.inputs.transpose(0, 1).reshape(groups, -1, d)
         return (scaled.transpose(0, 1).reshape(groups, -1, p).mT @ inputs).reshape(self.shape)
 
-    def without(self, dropped: Tensor) -> "Outer":  # noqa: D102
-        return Outer(_zero_rows(self.inputs, dropped), _zero_rows(self.output_gradients, dropped), self.shape)
+    def finite(self) -> "Outer":  # noqa: D102
+        return Outer(_finite(self.inputs), _finite(self.output_gradients), self.shape)
 
     def dense(self) -> Dense:  # noqa: D102
         return Dense((self.output_gradients.mT @ self.inputs).reshape(-1, *self.shape))
@@ -164,9 +164,8 @@ class Rows:
         scaled = self.values * factors.to(self.values.dtype)[self.records, None]
         return self.values.new_zeros(self.shape).index_add_(0, self.rows, scaled)
 
-    def without(self, dropped: Tensor) -> "Rows":  # noqa: D102
-        values = _zero_rows(self.values, dropped[self.records])
-        return Rows(self.records, self.rows, values, self.num_records, self.shape)
+    def finite(self) -> "Rows":  # noqa: D102
+        return Rows(self.records, self.rows, _finite(self.values), self.num_records, self.shape)
 
     def dense(self) -> Dense:  # noqa: D102
         values = self.values.new_zeros(self.num_records * self.shape[0], self.shape[1])
@@ -188,8 +187,8 @@ class Reordered:
     def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
         return self.values.weighted_sum(factors).permute(self.axes).reshape(self.shape)
 
-    def without(self, dropped: Tensor) -> "Reordered":  # noqa: D102
-        return Reordered(self.values.without(dropped), self.axes, self.shape)
+    def finite(self) -> "Reordered":  # noqa: D102
+        return Reordered(self.values.finite(), self.axes, self.shape)
 
     def dense(self) -> Dense:  # noqa: D102
         values = self.values.dense().values
@@ -224,7 +223,5 @@ def row_norms(values: Tensor) -> Tensor:
     return norms if whole == length else torch.hypot(norms, row_norms(values[..., whole:]))
 
 
-def _zero_rows(values: Tensor, dropped: Tensor) -> Tensor:
-    if values.is_cuda:  # one pass; a record that is not dropped holds finite numbers alone, as its norm is finite
-        return values.nan_to_num(0.0, 0.0, 0.0)
-    return torch.where(dropped.reshape(-1, *[1] * (values.dim() - 1)), 0.0, values)
+def _finite(values: Tensor) -> Tensor:
+    return values.nan_to_num(0.0, 0.0, 0.0)

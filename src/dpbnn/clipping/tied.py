@@ -56,8 +56,8 @@ class Tied:
     def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102 - the protocol says it, here and below
         return self.product.weighted_sum(factors).add_(self.rows.weighted_sum(factors))
 
-    def without(self, dropped: Tensor) -> "Tied":  # noqa: D102
-        return Tied(self.product.without(dropped), self.rows.without(dropped))
+    def finite(self) -> "Tied":  # noqa: D102
+        return Tied(self.product.finite(), self.rows.finite())
 
     def dense(self) -> Dense:  # noqa: D102
         return Dense(self.product.dense().values + self.rows.dense().values)

@@ -17,21 +17,22 @@ from dpbnn.clipping.gradient import LARGEST_FLOAT32_SUM
 from dpbnn.privacy.sampling import PoissonSampler
 from dpbnn.records import Batch, ResidentRecords
 
-__all__ = ["Feed", "Part", "ResidentFeed", "StreamedFeed", "part_size"]
+__all__ = ["DEVIATIONS", "Feed", "Part", "ResidentFeed", "StreamedFeed", "part_size"]
 
 Part = tuple[Tensor, Tensor, Tensor]
 """Inputs, targets, and which of them are records."""
 
 DEVIATIONS = 3.0
-"""How far above its expectation a batch still fits one part: one in several hundred needs another."""
+"""How far above its expectation a batch still fits one part: one in several hundred needs another. Of runs that are
+recorded together all need another if one does."""
 MULTIPLE = 16
 ROWS_AHEAD = 128
 
 
-def part_size(num_records: int, sampling_rate: float, at_most: int | None) -> tuple[int, int]:
+def part_size(num_records: int, sampling_rate: float, deviations: float, at_most: int | None) -> tuple[int, int]:
     """The size of a part, and how many nearly every batch takes: one, or an even share each where that is too much."""
     expected = num_records * sampling_rate
-    likely = min(num_records, expected + DEVIATIONS * math.sqrt(expected * (1 - sampling_rate)))
+    likely = min(num_records, expected + deviations * math.sqrt(expected * (1 - sampling_rate)))
     limit = min(at_most or LARGEST_FLOAT32_SUM, LARGEST_FLOAT32_SUM)
     parts = max(1, math.ceil(likely / limit))
     return min(limit, MULTIPLE * math.ceil(max(1, likely / parts) / MULTIPLE)), parts

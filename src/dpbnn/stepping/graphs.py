@@ -78,6 +78,7 @@ class Graphs:
     """Records for one device; all recordings share their memory, since they never run at the same time."""
 
     def __init__(self, device: torch.device, noise: torch.Generator) -> None:
+        torch.cuda.init()
         self._device, self._noise = device, noise
         self._model = torch.cuda.default_generators[device.index or 0]
         self._pool = torch.cuda.graph_pool_handle()

@@ -26,7 +26,7 @@ from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.records import ResidentRecords
 from dpbnn.schedule import by_step
 from dpbnn.stepping.eager import EagerSteps, forget_masks
-from dpbnn.stepping.feeds import Feed, Part, ResidentFeed, StreamedFeed, part_size
+from dpbnn.stepping.feeds import DEVIATIONS, Feed, Part, ResidentFeed, StreamedFeed, part_size
 from dpbnn.stepping.graphs import Graphs, NotRecordable, SharedNoise
 from dpbnn.stepping.read_ahead import read_ahead
 from dpbnn.stepping.work import Work
@@ -77,6 +77,7 @@ class RecordedSteps:
         self._size, parts = part_size(
             len(runs[0].records),
             max(work.plan.sampling_rate for work in runs),
+            DEVIATIONS if len(runs) == 1 else DEVIATIONS + 1,
             min((work.execution.micro_batch_size for work in runs if work.execution.micro_batch_size), default=None),
         )
         rooms = [_Room(work, state, first_step, parts) for work, state in zip(runs, states, strict=True)]
@@ -202,9 +203,11 @@ class RecordedSteps:
                 micro_batch_size=work.execution.micro_batch_size,
                 precision=work.execution.precision,
                 present=present,
+                into=sums if first else None,
             )
             for name, total in sums.items():
-                (total.copy_ if first else total.add_)(clipped.gradients[name])
+                if clipped.gradients[name] is not total:
+                    (total.copy_ if first else total.add_)(clipped.gradients[name])
 
         side_by_side(clip, zip(self._runs, self._states, self._sums, self._feed.read(), strict=True))
 
