@@ -2,8 +2,9 @@
 
     dpbnn bench large [--rounds 5] [--only GPT-2] [--batch-size 32] [--small]
 
-What cannot be done (a refusal, no memory) is reported as such. All run in float32. --small shrinks the networks to try
-the program on a CPU; it writes no figures.
+What cannot be done (a refusal, no memory) is reported as such. All variants run in float32, and on some networks again
+with torch set to TF32 for products and convolutions. --small shrinks the networks to try the program on a CPU; it
+writes no figures.
 """
 
 import gc
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import dpbnn
+from dpbnn.execution import computing_in
 from large_networks import LanguageModel, NextToken, PictureTransformer, WideResNet
 from measure import Step, device, peak_megabytes, take_turns
 from pictures import bars, panels
@@ -58,6 +60,7 @@ LARGE = {
     "WideResNet-16-4": (pictures(WideResNet, 32, 10), 512),
 }
 """Each with its batch size."""
+ALSO_IN_TF32 = ("GPT-2 small, 256 tokens", "ViT-S/16, 197 tokens", "WideResNet-16-4")
 
 TINY = {"width": 32, "depth": 2, "heads": 2}
 SMALL = {
@@ -129,8 +132,11 @@ def measure(options: Options) -> Figures:
     rows = []
     for name, (network, size) in networks.items():
         if options.only is None or name.startswith(options.only):
-            rows += measure_one(name, network, options.batch_size or size, options)
-            gc.collect()
+            for precision in ("float32", "tf32") if name in ALSO_IN_TF32 else ("float32",):
+                with computing_in(precision, torch.device(device())):
+                    found = measure_one(name, network, options.batch_size or size, options)
+                rows += [row | {"precision": precision} for row in found]
+                gc.collect()
     return {"rounds": options.rounds, "rows": rows}
 
 
@@ -146,22 +152,23 @@ def tables(machine: str, figures: Figures) -> list[Table]:
             has = "megabytes" in row
             memory = [f"{row['megabytes']:.0f}", f"{row['memory_ratio']:.2f}x"] if has else ["", ""]
             cells = times + memory
-        rows.append([f"{row['network']}, batch {row['batch_size']}", label, *cells])
-    columns = ["network", "variant", "ms", "time / plain", "MB", "memory / plain"]
-    return [Table(f"{machine}, float32, torch {figures['torch']}", columns, rows)]
+        rows.append([f"{row['network']}, batch {row['batch_size']}", row["precision"], label, *cells])
+    columns = ["network", "precision", "variant", "ms", "time / plain", "MB", "memory / plain"]
+    return [Table(f"{machine}, torch {figures['torch']}", columns, rows)]
 
 
 def picture(results: Results) -> "Figure":
     """Time and memory over plain PyTorch, a row of panels for each network."""
     (machine, figures), *_ = results.items()
-    names = list(dict.fromkeys(row["network"] for row in figures["rows"]))
+    in_float32 = [row for row in figures["rows"] if row["precision"] == "float32"]
+    names = list(dict.fromkeys(row["network"] for row in in_float32))
     figure, axes = panels(len(names), 2, height=30)
     for position, name in enumerate(names):
-        rows = [row for row in figures["rows"] if row["network"] == name and row["variant"] != PLAIN]
+        rows = [row for row in in_float32 if row["network"] == name and row["variant"] != PLAIN]
         for side, key in enumerate(("ratio", "memory_ratio")):
             label = ("time / plain PyTorch", "memory / plain PyTorch")[side]
             bars(axes[2 * position + side], {row["variant"]: row.get(key) for row in rows}, name, label)
-    figure.suptitle(machine, fontsize=9, x=0.01, ha="left")
+    figure.suptitle(f"{machine}, float32", fontsize=9, x=0.01, ha="left")
     return figure
 
 
@@ -172,7 +179,7 @@ PROGRAM = Program(
     tables,
     picture,
     {
-        "rounds": {"type": int, "default": 5},
+        "rounds": {"type": int, "default": 3},
         "only": {"help": "networks whose name starts so"},
         "batch-size": {"type": int, "help": "instead of the network's own"},
         "small": {"action": "store_true", "dest": "quick", "help": "the same as --quick"},

@@ -80,8 +80,8 @@ PROGRAM = Program(
     picture,
     {
         "runs": {"type": int, "default": 20},
-        "steps": {"type": int, "default": 500},
-        "rounds": {"type": int, "default": 3},
+        "steps": {"type": int, "default": 1500},
+        "rounds": {"type": int, "default": 2},
     },
     gpu_only=True,
 )

@@ -478,7 +478,7 @@ def test_a_precision_is_set_for_the_prediction_alone(precision):
         lambda *_: during.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
     )
     predict(Objective(model, Categorical()), Draws.around(model, 3), torch.ones(2, 4), 3, seed=0, precision=precision)
-    assert set(during) == {("high", True) if precision == "tf32" else ("highest", False)}
+    assert set(during) == {("highest" if precision == "float32" else "high", precision == "tf32")}
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
     assert not torch.is_autocast_enabled("cpu")
 

@@ -1,6 +1,9 @@
 """Independent pieces of work side by side: as branches of a CUDA graph, while one is being recorded.
 
 Small pieces keep a device busy only together. Everywhere else they are done one after another, in the same order.
+
+Memory is given out again as soon as Python lets it go, but only in the order of the stream that it was made in. What a
+branch uses and has not made itself must therefore be held (`hold`) until all branches have come together.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -9,13 +12,20 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["beside", "join", "side_by_side"]
+__all__ = ["beside", "hold", "join", "side_by_side"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _streams: dict[int, list[torch.cuda.Stream]] = {}
 _inside = False
+_held: list[object] = []
+
+
+def hold(values: object) -> None:
+    """Inside a branch, keep this until all branches have come together; elsewhere nothing."""
+    if _inside:
+        _held.append(values)
 
 
 @contextmanager
@@ -62,4 +72,5 @@ def _in_branches(work: Callable[[Item], Result], items: list[Item]) -> list[Resu
         _inside = False
         for stream in streams[: len(items)]:
             main.wait_stream(stream)
+        _held.clear()
     return results

@@ -124,7 +124,9 @@ def prepared(
     working = method.model_for(on_device(model, device))
     own = next(working.parameters())
     records = as_records(X, y, own.dtype)
-    checked = check_model(working, likelihood, *(part.to(own.device) for part in records.empty))
+    checked = check_model(
+        working, likelihood, *(part.to(own.device) for part in records.empty), precision=execution.precision
+    )
     if isinstance(records, InMemoryRecords):
         likelihood.check_values(records.y, checked.num_outputs)
     advice = tuple(remarks(method, likelihood, plan))

@@ -15,11 +15,11 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from dpbnn.clipping.objective import Objective
-from dpbnn.clipping.trial import Verdict, try_out
+from dpbnn.clipping.trial import Verdict, refuse_mixing_in, try_out
 from dpbnn.likelihoods import Likelihood
 from dpbnn.types import DpbnnError, Weights
 
-__all__ = ["CheckedModel", "check_model"]
+__all__ = ["CheckedModel", "check_model", "mode_of"]
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,12 @@ class CheckedModel:
 _verdicts: WeakKeyDictionary[nn.Module, dict[Any, Verdict]] = WeakKeyDictionary()
 
 
-def check_model(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> CheckedModel:
+def check_model(
+    model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, *, precision: str | None = None
+) -> CheckedModel:
     """Refuse a model that cannot be private; of `x` and `y` only shapes and types are looked at.
+
+    `precision` is that of `Execution`, in which the model is tried out too.
 
     Raises:
         DpbnnError: the module's name, what is wrong with it and the cure.
@@ -50,17 +54,19 @@ def check_model(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) 
         The decision does not depend on the data.
     """
     _refuse_known_offenders(model)
-    key = (likelihood, _mode(model), x.shape[1:], x.dtype, x.device, y.shape[1:], y.dtype)
+    key = (likelihood, mode_of(model), x.shape[1:], x.dtype, x.device, y.shape[1:], y.dtype)
     known = _verdicts.setdefault(model, {})
     if key not in known:
         known[key] = try_out(model, likelihood, x, y)
     verdict = known[key]
     own = {name: values.clone() for name, values in verdict.likelihood_weights.items()}
     objective = Objective(model, likelihood, tuple(own), verdict.treatment)
+    if precision not in (None, "float32"):
+        refuse_mixing_in(precision, objective, objective.model_weights() | own, x, y, verdict.num_outputs)
     return CheckedModel(objective, own, verdict.num_outputs, verdict.engine, verdict.numbers_written_out)
 
 
-def _mode(model: nn.Module) -> Any:
+def mode_of(model: nn.Module) -> Any:
     """What can change between two calls on the same model."""
     modules = tuple((id(module), *_switches(module)) for module in model.modules())
     return modules, tuple((id(p), p.requires_grad, p.shape, p.dtype) for p in model.parameters())

@@ -18,6 +18,8 @@ __all__ = ["Deferred", "made"]
 AT_A_TIME, AT_A_TIME_ON_CUDA = 2**20, 2**25
 """How many numbers of per-record gradients there are at a time: what a CPU's cache holds, and what keeps a GPU busy."""
 
+MOST_ON_CUDA = 2**32
+"""Bytes for one layer that a GPU is given."""
 SMALL = 2**22
 """Bytes for one layer that are not worth saving."""
 
@@ -46,10 +48,12 @@ class Deferred:
     def keeps_less(inputs: Tensor, output_gradients: Tensor, shape: torch.Size) -> bool:
         """Whether this takes less memory than what a rule would keep, by enough to be worth a second product."""
         positions = output_gradients[0, ..., 0].numel()
+        if inputs.is_cuda:  # written out is fast there, and batches are taken in parts that have room for it
+            return positions > 1 and 4 * len(inputs) * shape.numel() > MOST_ON_CUDA
         if min(inputs.element_size(), output_gradients.element_size()) < 4:
             return positions > 1
         kept, written_out = inputs.nbytes + output_gradients.nbytes, 4 * len(inputs) * shape.numel()
-        is_written_out = Outer.is_cheaper_written_out(positions, shape[1], shape[0])
+        is_written_out = Outer.is_cheaper_written_out(positions, shape[1], shape[0], inputs.device)
         return is_written_out and written_out > max(kept, SMALL)
 
     def made(self) -> Outer:
@@ -72,7 +76,7 @@ class Deferred:
 
 def _squares(outer: Outer) -> Tensor:
     """Norms from what is written out in float32, or from Gram matrices; never less than what rounding could leave."""
-    if not Outer.is_cheaper_written_out(outer.inputs.shape[2], outer.shape[1], outer.shape[0]):
+    if not Outer.is_cheaper_written_out(outer.inputs.shape[2], outer.shape[1], outer.shape[0], outer.inputs.device):
         return outer.squared_norms()
     a, g = (norms.clamp_min(SMALLEST_NORM) for norms in outer.norms)
     terms = (a * g).sum(dim=(1, 2))

@@ -15,13 +15,13 @@ for the model is chosen by itself (`dpbnn.clipping.compatibility`).
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
 
 from dpbnn import _validate
-from dpbnn.branches import side_by_side
+from dpbnn.branches import hold, side_by_side
 from dpbnn.clipping.book_keeping import NotCovered
 from dpbnn.clipping.compatibility import CheckedModel, check_model
 from dpbnn.clipping.engines import ENGINES
@@ -186,11 +186,20 @@ def _default_micro_batch_size(checked: CheckedModel, where: Weights | Draws, num
     """The whole batch, unless gradients are written out for every record and would take too much memory."""
     if isinstance(where, Draws):
         written_out = 2 * len(where.weights) * checked.numbers_written_out
+    elif checked.engine == "book_keeping" and next(iter(where.values())).is_cuda:
+        device = next(iter(where.values())).device
+        return max(1, _room_on(device) // max(1, 4 * checked.numbers_written_out))
     elif checked.engine == "book_keeping":
         return max(1, num_records)
     else:
         written_out = sum(values.numel() for values in where.values())
     return max(1, WRITTEN_OUT_NUMBERS // max(1, written_out))
+
+
+@cache
+def _room_on(device: torch.device) -> int:
+    """Bytes on a GPU for gradients that are written out; by its size alone, so that parts are the same every time."""
+    return min(2**32, torch.cuda.get_device_properties(device).total_memory // 8)
 
 
 @torch.no_grad()
@@ -207,6 +216,7 @@ def _clip_and_sum_one_part(
     may_be_bad = present is not None
 
     def look(name: str) -> Tensor:
+        hold(gradients[name])
         squares = gradients[name].squared_norms()
         if may_be_bad:  # padding is dropped, and to ask for more would make a device wait
             gradients[name] = gradients[name].finite()
@@ -224,6 +234,7 @@ def _clip_and_sum_one_part(
 
     def weighted_sum(name: str) -> Tensor:
         values = gradients.pop(name)  # what is summed is let go: a large model has no room for both
+        hold(values)
         total = (values.finite() if must_clean else values).weighted_sum(factors)
         return total if into is None else into[name].copy_(total)
 

@@ -17,7 +17,7 @@ Bu et al. 2023 (arXiv 2210.00038) for choosing between them by cost.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Protocol
 
 import torch
@@ -30,6 +30,8 @@ ROUNDING_SHARE = 5e-5
 LONGEST_FLOAT32_SUM = 4096
 FLOAT64_NUMBERS = 2**23
 """How many float64 numbers Gram matrices may take at a time, their factors included: 64 MB."""
+FAST_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
+"""Compute capabilities of GPUs that multiply in float64 about as fast as in float32; others are many times slower."""
 SMALLEST_NORM = 1e-18
 """Factors of a product count at least this much: below it their squares leave float32, and could hide the other."""
 
@@ -87,11 +89,14 @@ class Outer:
     shape: torch.Size
 
     @staticmethod
-    def is_cheaper_written_out(positions: int, d: int, p: int) -> bool:
-        """Whether writing the gradients out costs less than two Gram matrices, in float64 twice as dear.
+    def is_cheaper_written_out(positions: int, d: int, p: int, device: torch.device) -> bool:
+        """Whether writing the gradients out costs less than two Gram matrices in float64.
 
-        Where float64 is not dearer, as on some GPUs, two stands for the second product that `weighted_sum` then needs.
+        On a CPU by operations, of which those in float64 count twice. On a GPU what is written out costs the way to
+        its memory and back alone: the sum needs no second product then.
         """
+        if device.type == "cuda":
+            return positions**2 * (p + d) > _gram_operations_per_number(device) * p * d
         return positions > 1 and 2 * positions * (p + d) > p * d
 
     @cached_property
@@ -221,6 +226,12 @@ def row_norms(values: Tensor) -> Tensor:
     pieces = row_norms(values[..., :whole].unflatten(-1, (-1, LONGEST_FLOAT32_SUM)))
     norms: Tensor = torch.linalg.vector_norm(pieces, dim=-1)
     return norms if whole == length else torch.hypot(norms, row_norms(values[..., whole:]))
+
+
+@cache
+def _gram_operations_per_number(device: torch.device) -> int:
+    """How many multiplications in float64 take the time in which one float32 number is written, and read twice."""
+    return 64 if torch.cuda.get_device_capability(device) in FAST_FLOAT64 else 1
 
 
 def _finite(values: Tensor) -> Tensor:

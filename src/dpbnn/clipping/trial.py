@@ -24,11 +24,12 @@ from dpbnn.clipping.made_up import FAR_OUT, made_up_records, random_weights, wit
 from dpbnn.clipping.objective import Objective
 from dpbnn.clipping.treatment import Treatment
 from dpbnn.dropout import dropout_layers
+from dpbnn.execution import computing_in
 from dpbnn.likelihoods import Likelihood, Moments, Probabilities
 from dpbnn.modes import evaluating
 from dpbnn.types import DpbnnError, DpbnnWarning, Weights
 
-__all__ = ["Verdict", "try_out"]
+__all__ = ["Verdict", "refuse_mixing_in", "try_out"]
 
 SIZES = (1, 3, 64)
 SEEDS = (1, 2, 3)
@@ -52,7 +53,8 @@ class Verdict:
 def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> Verdict:
     """Refuse a model that does not keep records apart, or choose the engine for it."""
     given = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
-    with torch.inference_mode(False), torch.enable_grad(), _own_randomness(x.device):
+    full = computing_in("float32", x.device)  # so that nothing coarser is taken for a difference
+    with torch.inference_mode(False), torch.enable_grad(), _own_randomness(x.device), full:
         num_outputs, own = _outputs(Objective(model, likelihood), given, x, y)
         objective = Objective(model, likelihood, tuple(own))
         trials = [
@@ -78,6 +80,14 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
             stacklevel=4,
         )
     return Verdict(own, num_outputs, engine, written_out, treatment)
+
+
+def refuse_mixing_in(
+    precision: str, objective: Objective, weights: Weights, x: Tensor, y: Tensor, outputs: int
+) -> None:
+    """Refuse a model that keeps records apart in float32, and does not so in a coarser precision."""
+    with torch.inference_mode(False), _own_randomness(x.device), computing_in(precision, x.device):
+        _Trial(objective, weights, *made_up_records(objective, x, y, max(SIZES), outputs)).refuse_mixing()
 
 
 @dataclass(frozen=True)

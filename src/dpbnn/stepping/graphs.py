@@ -38,6 +38,7 @@ class SharedNoise(Randomness):
     on_device: torch.Generator = field(default_factory=torch.Generator, repr=False)
     begun: list[int] = field(default_factory=list, repr=False)
     ahead: deque[Tensor] = field(default_factory=deque, repr=False)
+    used: list[Tensor] = field(default_factory=list, repr=False)
     on_host: dict[int, np.random.Generator] = field(default_factory=dict, repr=False)
 
     @staticmethod
@@ -50,6 +51,7 @@ class SharedNoise(Randomness):
         self.begun[:] = [step]
         self.on_host.clear()
         self.ahead.clear()
+        self.used.clear()
         self.on_device.manual_seed(self.torch_seed("noise", step))
 
     def generator(self, purpose: str, step: int, part: int = 0) -> np.random.Generator:
@@ -62,8 +64,11 @@ class SharedNoise(Randomness):
 
     def draw_on_device(self, step: int, device: torch.device) -> cuda_noise.Draw:
         """From the one generator, as `begin` has seeded it, or what was drawn ahead."""
-        draw = cuda_noise.drawn(self.on_device)
-        return lambda count, dtype: self.ahead.popleft() if self.ahead else draw(count, dtype)
+        return self._next if self.ahead else cuda_noise.drawn(self.on_device)
+
+    def _next(self, count: int, dtype: torch.dtype) -> Tensor:
+        self.used.append(self.ahead.popleft())  # made in another branch, and so held
+        return self.used[-1]
 
     def draw_ahead(self, releases: Sequence[Weights]) -> None:
         """Draw the noise of these releases, which will be asked for in this order."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from dpbnn.branches import beside, join, side_by_side
 from dpbnn.clipping import clip_and_sum
-from dpbnn.clipping.compatibility import _mode as mode_of
+from dpbnn.clipping.compatibility import mode_of
 from dpbnn.clipping.objective import wide
 from dpbnn.one_piece import in_one_piece
 from dpbnn.own_draws import derived_seed
