@@ -70,7 +70,7 @@ def _per_record_gradients(objective: Objective, weights: Weights, x: Tensor, y: 
     recording = record(objective, weights, x, y)
     if recording.strays:
         raise NotCovered(f"used outside their layer: {', '.join(sorted(recording.strays))}")
-    recording.differentiate(recording.losses.sum())
+    recording.differentiate(recording.losses)
     return recording.found
 
 
@@ -154,10 +154,11 @@ class Recording:
             return output.clone() if self.copy_outputs else output
 
     def differentiate(self, loss: Tensor) -> None:
-        """One backward pass, down to the first outputs; what lies between is received on the way."""
+        """One backward pass of the sum, down to the first outputs; what lies between is received on the way."""
         leaves, receivers = self._leaves, self._receivers
         self._leaves, self._receivers = [], []
-        for receive, gradient in zip(receivers, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True):
+        gradients = torch.autograd.grad(loss, leaves, torch.ones_like(loss), allow_unused=True)
+        for receive, gradient in zip(receivers, gradients, strict=True):
             if gradient is not None:
                 receive(gradient)
         for stream, *_ in self._branches:

@@ -53,7 +53,7 @@ class Deferred:
         if min(inputs.element_size(), output_gradients.element_size()) < 4:
             return positions > 1
         kept, written_out = inputs.nbytes + output_gradients.nbytes, 4 * len(inputs) * shape.numel()
-        is_written_out = Outer.is_cheaper_written_out(positions, shape[1], shape[0], inputs.device)
+        is_written_out = Outer.is_cheaper_written_out(positions, shape[1], shape[0], len(inputs), inputs.device)
         return is_written_out and written_out > max(kept, SMALL)
 
     def made(self) -> Outer:
@@ -64,8 +64,8 @@ class Deferred:
     def squared_norms(self) -> Tensor:  # noqa: D102 - the protocol says it, here and below
         return self.squares
 
-    def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
-        return self.made().weighted_sum(factors)
+    def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:  # noqa: D102
+        return self.made().weighted_sum(factors, out)
 
     def finite(self) -> "Deferred":  # noqa: D102
         return replace(self, must_be_finite=True)
@@ -76,7 +76,9 @@ class Deferred:
 
 def _squares(outer: Outer) -> Tensor:
     """Norms from what is written out in float32, or from Gram matrices; never less than what rounding could leave."""
-    if not Outer.is_cheaper_written_out(outer.inputs.shape[2], outer.shape[1], outer.shape[0], outer.inputs.device):
+    if not Outer.is_cheaper_written_out(
+        outer.inputs.shape[2], outer.shape[1], outer.shape[0], len(outer.inputs), outer.inputs.device
+    ):
         return outer.squared_norms()
     a, g = (norms.clamp_min(SMALLEST_NORM) for norms in outer.norms)
     terms = (a * g).sum(dim=(1, 2))

@@ -215,15 +215,13 @@ def _clip_and_sum_one_part(
         return {}
     may_be_bad = present is not None
 
-    def look(name: str) -> Tensor:
-        hold(gradients[name])
-        squares = gradients[name].squared_norms()
-        if may_be_bad:  # padding is dropped, and to ask for more would make a device wait
-            gradients[name] = gradients[name].finite()
-        return squares
-
-    names = list(gradients)
-    norms = torch.stack(side_by_side(look, names)).sum(dim=0).sqrt()
+    names, found = list(gradients), dict(gradients)
+    tasks: list[Callable[[], Tensor | None]] = [partial(_squares, found[name]) for name in names]
+    if may_be_bad:  # padding is dropped, and to ask for more would make a device wait
+        tasks += [partial(_make_finite, gradients, name) for name in names]
+    squares = side_by_side(lambda task: task(), tasks)
+    del found, tasks
+    norms = torch.stack([values for values in squares if values is not None]).sum(dim=0).sqrt()
     if observe is not None:
         observe(norms, clip_norm)
     kept = norms <= LARGEST_NORM
@@ -235,10 +233,19 @@ def _clip_and_sum_one_part(
     def weighted_sum(name: str) -> Tensor:
         values = gradients.pop(name)  # what is summed is let go: a large model has no room for both
         hold(values)
-        total = (values.finite() if must_clean else values).weighted_sum(factors)
-        return total if into is None else into[name].copy_(total)
+        return (values.finite() if must_clean else values).weighted_sum(factors, None if into is None else into[name])
 
     return dict(zip(names, side_by_side(weighted_sum, names), strict=True))
+
+
+def _squares(values: PerRecordGradient) -> Tensor:
+    hold(values)
+    return values.squared_norms()
+
+
+def _make_finite(gradients: dict[str, PerRecordGradient], name: str) -> None:
+    hold(gradients[name])
+    gradients[name] = gradients[name].finite()
 
 
 def _factors(norms: Tensor, clip_norm: float, clipping: str) -> Tensor:

@@ -22,6 +22,7 @@ from dpbnn.clipping.per_record import (
     Outer,
     PerRecordGradient,
     combine,
+    placed,
 )
 
 __all__ = ["Joint", "is_one_product"]
@@ -78,15 +79,15 @@ class Joint:
         rounding = torch.finfo(self.multipliers[0].dtype).eps / ROUNDING_SHARE
         return torch.maximum(total, (rounding * largest).square())
 
-    def weighted_sum(self, factors: Tensor) -> Tensor:
+    def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:
         """``[2, *shape]``: in the mean, and in the spread. Draws that cancel do so in float64."""
         if len(self.terms) == 1:
             total = self.terms[0].weighted_sum(factors)
-            return torch.stack([total, total * self.multipliers[0]])
+            return placed(torch.stack([total, total * self.multipliers[0]]), out)
         sums = [_wide(term).weighted_sum(factors) for term in self.terms]
         in_spread = [values * m for values, m in zip(sums, self.multipliers, strict=True)]
         both = torch.stack([torch.stack(sums).mean(dim=0), torch.stack(in_spread).mean(dim=0)])
-        return both.to(self.multipliers[0].dtype)
+        return placed(both.to(self.multipliers[0].dtype), out)
 
     def finite(self) -> "Joint":  # noqa: D102 - the protocol says it, here and below
         return Joint(tuple(term.finite() for term in self.terms), self.multipliers)

@@ -23,7 +23,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["LONGEST_FLOAT32_SUM", "Dense", "Outer", "PerRecordGradient", "Reordered", "Rows", "combine", "row_norms"]
+__all__ = [
+    "LONGEST_FLOAT32_SUM",
+    "Dense",
+    "Outer",
+    "PerRecordGradient",
+    "Reordered",
+    "Rows",
+    "combine",
+    "placed",
+    "row_norms",
+]
 
 ROUNDING_SHARE = 5e-5
 """How much of the clip norm the rounding of a product over many positions may use up."""
@@ -32,6 +42,8 @@ FLOAT64_NUMBERS = 2**23
 """How many float64 numbers Gram matrices may take at a time, their factors included: 64 MB."""
 FAST_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 """Compute capabilities of GPUs that multiply in float64 about as fast as in float32; others are many times slower."""
+FEW_ON_CUDA = 2**23
+"""Numbers that a GPU writes in less time than it takes to launch what a Gram matrix needs."""
 SMALLEST_NORM = 1e-18
 """Factors of a product count at least this much: below it their squares leave float32, and could hide the other."""
 
@@ -43,8 +55,11 @@ class PerRecordGradient(Protocol):
         """``|g_i|^2`` for each record i, in float64."""
         ...
 
-    def weighted_sum(self, factors: Tensor) -> Tensor:
-        """``sum_i factors_i g_i``, in the parameter's shape; records with factor zero must hold finite numbers."""
+    def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:
+        """``sum_i factors_i g_i``, in the parameter's shape; records with factor zero must hold finite numbers.
+
+        `out` is where it is to lie, if it matters.
+        """
         ...
 
     def finite(self) -> "PerRecordGradient":
@@ -66,8 +81,8 @@ class Dense:
     def squared_norms(self) -> Tensor:  # noqa: D102 - the protocol says it, here and below
         return (row_norms(self.values.unsqueeze(-1).flatten(1)) if self.norms is None else self.norms).square()
 
-    def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
-        return torch.tensordot(factors.to(self.values.dtype), self.values, dims=1)
+    def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:  # noqa: D102
+        return placed(torch.tensordot(factors.to(self.values.dtype), self.values, dims=1), out)
 
     def finite(self) -> "Dense":  # noqa: D102
         return Dense(_finite(self.values))
@@ -89,14 +104,15 @@ class Outer:
     shape: torch.Size
 
     @staticmethod
-    def is_cheaper_written_out(positions: int, d: int, p: int, device: torch.device) -> bool:
+    def is_cheaper_written_out(positions: int, d: int, p: int, records: int, device: torch.device) -> bool:
         """Whether writing the gradients out costs less than two Gram matrices in float64.
 
         On a CPU by operations, of which those in float64 count twice. On a GPU what is written out costs the way to
         its memory and back alone: the sum needs no second product then.
         """
         if device.type == "cuda":
-            return positions**2 * (p + d) > _gram_operations_per_number(device) * p * d
+            many = records * p * d > FEW_ON_CUDA
+            return positions > 1 and not (many and positions**2 * (p + d) < _gram_operations_per_number(device) * p * d)
         return positions > 1 and 2 * positions * (p + d) > p * d
 
     @cached_property
@@ -124,11 +140,15 @@ class Outer:
         pairs = ((a.double(), g.double()) for a, g in parts)
         return torch.cat([((a @ a.mT) * (g @ g.mT)).sum(dim=(1, 2, 3)) for a, g in pairs])
 
-    def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
+    def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:  # noqa: D102
         scaled = self.output_gradients * factors.to(self.inputs.dtype)[:, None, None, None]
         groups, d, p = self.inputs.shape[1], self.inputs.shape[3], scaled.shape[3]
         inputs = self.inputs.transpose(0, 1).reshape(groups, -1, d)
-        return (scaled.transpose(0, 1).reshape(groups, -1, p).mT @ inputs).reshape(self.shape)
+        scaled = scaled.transpose(0, 1).reshape(groups, -1, p)
+        if out is not None and groups == 1 and out.dtype == inputs.dtype:
+            torch.mm(scaled[0].mT, inputs[0], out=out.view(p, d))
+            return out
+        return placed((scaled.mT @ inputs).reshape(self.shape), out)
 
     def finite(self) -> "Outer":  # noqa: D102
         return Outer(_finite(self.inputs), _finite(self.output_gradients), self.shape)
@@ -165,9 +185,9 @@ class Rows:
         squares = row_norms(self.values).square()
         return squares.new_zeros(self.num_records).index_add_(0, self.records, squares)
 
-    def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
+    def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:  # noqa: D102
         scaled = self.values * factors.to(self.values.dtype)[self.records, None]
-        return self.values.new_zeros(self.shape).index_add_(0, self.rows, scaled)
+        return placed(self.values.new_zeros(self.shape).index_add_(0, self.rows, scaled), out)
 
     def finite(self) -> "Rows":  # noqa: D102
         return Rows(self.records, self.rows, _finite(self.values), self.num_records, self.shape)
@@ -189,8 +209,8 @@ class Reordered:
     def squared_norms(self) -> Tensor:  # noqa: D102
         return self.values.squared_norms()
 
-    def weighted_sum(self, factors: Tensor) -> Tensor:  # noqa: D102
-        return self.values.weighted_sum(factors).permute(self.axes).reshape(self.shape)
+    def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:  # noqa: D102
+        return placed(self.values.weighted_sum(factors).permute(self.axes).reshape(self.shape), out)
 
     def finite(self) -> "Reordered":  # noqa: D102
         return Reordered(self.values.finite(), self.axes, self.shape)
@@ -232,6 +252,11 @@ def row_norms(values: Tensor) -> Tensor:
 def _gram_operations_per_number(device: torch.device) -> int:
     """How many multiplications in float64 take the time in which one float32 number is written, and read twice."""
     return 64 if torch.cuda.get_device_capability(device) in FAST_FLOAT64 else 1
+
+
+def placed(values: Tensor, out: Tensor | None) -> Tensor:
+    """The values, where they are wanted."""
+    return values if out is None else out.copy_(values)
 
 
 def _finite(values: Tensor) -> Tensor:

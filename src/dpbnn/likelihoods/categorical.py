@@ -1,9 +1,7 @@
 """One class out of several: ``l_i = -log softmax(f_i)_{y_i}``."""
 
-import math
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -18,12 +16,9 @@ class Categorical(Likelihood):
     """Classes 0 to K-1 from K logits: ``-log softmax(f)_y``. K, the width of the output, is public."""
 
     def negative_log_likelihood(self, outputs: Tensor, targets: Tensor, weights: Weights) -> Tensor:
-        """Cross entropy; NaN for a label that is no class."""
-        num_classes = outputs.shape[-1]
-        is_class = (targets >= 0) & (targets < num_classes)
-        labels = targets.long().clamp(0, num_classes - 1)
-        losses = F.cross_entropy(wide(outputs), labels, reduction="none")
-        return torch.where(is_class, losses, math.nan)
+        """Cross entropy; divided by zero, and so not finite, for a label that is no class."""
+        labels = targets.long().clamp(0, outputs.shape[-1] - 1)
+        return F.cross_entropy(wide(outputs), labels, reduction="none") / (labels == targets)
 
     def predictive(self, outputs: Tensor, weights: Weights) -> Probabilities:
         """``softmax(f)``"""

@@ -34,7 +34,7 @@ def conv_rule(
     gradients: dict[str, PerRecordGradient] = {}
     if "weight" in wanted:
         g = output_gradients.unflatten(1, (module.groups, -1)).flatten(3)
-        if not Outer.is_cheaper_written_out(g.shape[3], module.weight[0].numel(), g.shape[2], g.device):
+        if not Outer.is_cheaper_written_out(g.shape[3], module.weight[0].numel(), g.shape[2], len(g), g.device):
             gradients["weight"] = _as_products(module, inputs, g)
         else:
             many = len(g) * g.shape[1] * g.shape[3] * module.weight[0].numel() > PATCH_NUMBERS_ON_CUDA

@@ -17,7 +17,7 @@ def linear_rule(
     a = inputs.reshape(records, 1, -1, module.in_features)
     g = output_gradients.reshape(records, 1, -1, module.out_features)
     outer = Outer(a, g, module.weight.shape)
-    written_out = Outer.is_cheaper_written_out(a.shape[2], module.in_features, module.out_features, a.device)
+    written_out = Outer.is_cheaper_written_out(a.shape[2], module.in_features, module.out_features, records, a.device)
     gradients: dict[str, PerRecordGradient] = {}
     if "weight" in wanted:
         gradients["weight"] = outer.dense() if written_out else outer
