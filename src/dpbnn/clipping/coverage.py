@@ -4,6 +4,7 @@ Two batch sizes tell which dimension of a layer's tensors follows the records, a
 which rows of a merged dimension are its own. What was found is then compared with the exact loop over records.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from dpbnn.clipping.book_keeping import NotCovered, Recording, Use, per_record_gradients, record
 from dpbnn.clipping.objective import Objective
 from dpbnn.clipping.per_example import loop_gradients
-from dpbnn.clipping.per_record import Dense
+from dpbnn.clipping.per_record import PerRecordGradient
 from dpbnn.clipping.treatment import FIRST, NOWHERE, Layout, Treatment
 from dpbnn.types import Weights
 
@@ -103,18 +104,25 @@ def _merged(rows: list[list[int]], each: int, dimension: int) -> Layout | None:
 
 
 def agrees_with_loop(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> bool:
-    """Whether book-keeping gives the gradients that an exact loop over the records gives."""
-    exact = loop_gradients(objective, weights, x, y)
+    """Whether book-keeping gives the gradients that an exact loop over the records gives; one record after another."""
     try:
         found = per_record_gradients(objective, weights, x, y)
     except NotCovered:
         return False
-    totals = torch.stack([values.squared_norms() for values in exact.values()]).sum(dim=0).sqrt()
-    for name, expected in exact.items():
-        values = expected.dense().values
-        difference = found[name].dense().values - values if name in found else values
+    return all(_agrees(objective, weights, x, y, index, found) for index in range(len(x)))
+
+
+def _agrees(
+    objective: Objective, weights: Weights, x: Tensor, y: Tensor, index: int, found: dict[str, PerRecordGradient]
+) -> bool:
+    alone = loop_gradients(objective, weights, x[index : index + 1], y[index : index + 1])
+    exact = {name: values.dense().values[0] for name, values in alone.items()}
+    total = math.sqrt(sum(float(values.double().square().sum()) for values in exact.values()))
+    this = (torch.arange(len(x), device=x.device) == index).double()
+    for name, values in exact.items():
+        mine = found[name].finite().weighted_sum(this) if name in found else torch.zeros_like(values)
         share = COARSE if weights[name].element_size() < 4 else FINE
-        off, own = (Dense(part).squared_norms().sqrt() for part in (difference, values))
-        if not bool((off <= share * own + share / 10 * totals).logical_or(totals.isfinite().logical_not()).all()):
+        off, own = (float(part.double().norm()) for part in (mine - values, values))
+        if math.isfinite(total) and not off <= share * own + share / 10 * total:
             return False
     return True

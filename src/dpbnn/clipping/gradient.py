@@ -45,6 +45,10 @@ LARGEST_MULTIPLIER = 1e6
 LARGEST_NORM = 1e18
 """A gradient beyond this norm is treated as not finite: its square would leave float32."""
 
+torch.empty(30 * 2**18)
+# Freed at once: the C library then keeps freed blocks up to this size, where it would give their pages back and fetch
+# them again in every step.
+
 
 def clipped_gradient_sum(
     model: nn.Module,

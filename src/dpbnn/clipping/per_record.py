@@ -145,10 +145,11 @@ class Outer:
         groups, d, p = self.inputs.shape[1], self.inputs.shape[3], scaled.shape[3]
         inputs = self.inputs.transpose(0, 1).reshape(groups, -1, d)
         scaled = scaled.transpose(0, 1).reshape(groups, -1, p)
-        if out is not None and groups == 1 and out.dtype == inputs.dtype:
-            torch.mm(scaled[0].mT, inputs[0], out=out.view(p, d))
-            return out
-        return placed((scaled.mT @ inputs).reshape(self.shape), out)
+        if groups > 1 or (out is not None and out.dtype != inputs.dtype):
+            return placed((scaled.mT @ inputs).reshape(self.shape), out)
+        total = inputs.new_empty(self.shape) if out is None else out
+        torch.mm(scaled[0].mT, inputs[0], out=total.view(p, d))
+        return total
 
     def finite(self) -> "Outer":  # noqa: D102
         return Outer(_finite(self.inputs), _finite(self.output_gradients), self.shape)

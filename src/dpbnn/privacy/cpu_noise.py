@@ -58,7 +58,9 @@ def _add_to_group(pieces: list[Tensor], scale: float, generator: np.random.Gener
     if pieces[0].dtype == torch.float64:
         noise = scale * generator.standard_normal(count)
     else:
-        noise = normals.from_bits(generator.bit_generator.random_raw((count + 1) // 2), generator, scale)[:count]
+        # Unlike the bit generator's own method, this one lets other threads work.
+        bits = generator.integers(0, 2**64 - 1, (count + 1) // 2, dtype=np.uint64, endpoint=True)
+        noise = normals.from_bits(bits, generator, scale)[:count]
     for piece, part in zip(pieces, np.split(noise, np.cumsum(sizes[:-1])), strict=True):
         values = piece.numpy()
         values += part
