@@ -22,7 +22,7 @@ from large_networks import LanguageModel, NextToken, PictureTransformer, WideRes
 from measure import Step, device, peak_megabytes, take_turns
 from pictures import bars, panels
 from program import Figures, Options, Program, Results, Table
-from variants import OPACUS, Network, Take, Variant, opacus_is_there, plain_step, private_step
+from variants import OPACUS, Network, Take, Variant, opacus_is_there, plain_step, step_of_fit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,8 +74,8 @@ PLAIN, OURS = "plain PyTorch", "dpbnn"
 
 
 def ours(model: nn.Module, x: Tensor, y: Tensor, likelihood: Any) -> Take:
-    """A private step."""
-    return private_step(model, x, y, likelihood=likelihood)
+    """A step of `fit` itself, on Poisson batches of this size on average."""
+    return step_of_fit(model, x, y, likelihood=likelihood)
 
 
 def prepare(network: Network, variant: Variant, size: int) -> Step:

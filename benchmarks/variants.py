@@ -134,7 +134,13 @@ def private_step(
     return take
 
 
-def step_of_fit(model: nn.Module, x: Tensor, y: Tensor, method: Method[Any] | None = None) -> Take:
+def step_of_fit(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    method: Method[Any] | None = None,
+    likelihood: Likelihood | None = None,
+) -> Take:
     """A turn of the loop in `dpbnn.fit` itself, which draws its own batches from records of its own.
 
     On a GPU it is recorded and replayed where that is possible.
@@ -142,7 +148,7 @@ def step_of_fit(model: nn.Module, x: Tensor, y: Tensor, method: Method[Any] | No
     method = dpbnn.SGD(learning_rate=LEARNING_RATE) if method is None else method
     records, targets = torch.cat([x] * RECORDS_PER_BATCH), torch.cat([y] * RECORDS_PER_BATCH)
     plan = dpbnn.PrivacyPlan(len(records), len(x), MANY_STEPS, CLIP_NORM, NOISE, 1e-5)
-    run = prepared(model, records, targets, method, plan, dpbnn.Categorical())
+    run = prepared(model, records, targets, method, plan, likelihood or dpbnn.Categorical())
     taken = run.steps(run.begin(), None)
     return lambda x, y: next(taken)
 

@@ -61,6 +61,7 @@ class Release:
         seed: int | None = None,
         keep_draws: bool = False,
         memory_limit: int | None = None,
+        precision: str | None = None,
     ) -> Prediction:
         """The predictive distribution for new inputs; takes no private data and spends no budget.
 
@@ -70,9 +71,10 @@ class Release:
             seed: makes the draws repeatable.
             keep_draws: keep the probabilities of each draw, as ``prediction.draws``.
             memory_limit: bytes to work with, beside the inputs, the posterior and the result; None for 256 MiB on a
-                CPU and 2 GiB on a device.
+                CPU and an eighth of a device's memory.
+            precision: of the networks' products, "float32", "tf32" or "bfloat16"; None leaves torch's settings.
         """
-        return self._predictor(num_draws, seed, keep_draws, memory_limit)(X)
+        return self._predictor(num_draws, seed, keep_draws, memory_limit, precision)(X)
 
     def predict_in_parts(
         self,
@@ -83,13 +85,16 @@ class Release:
         seed: int | None = None,
         keep_draws: bool = False,
         memory_limit: int | None = None,
+        precision: str | None = None,
     ) -> Iterator[Prediction]:
         """Predictions for `rows` records after another, from the same draws: for results too large to hold at once."""
-        return self._predictor(num_draws, seed, keep_draws, memory_limit).in_parts(X, rows)
+        return self._predictor(num_draws, seed, keep_draws, memory_limit, precision).in_parts(X, rows)
 
-    def _predictor(self, num_draws: int, seed: int | None, keep_draws: bool, memory_limit: int | None) -> Predictor:
+    def _predictor(
+        self, num_draws: int, seed: int | None, keep_draws: bool, memory_limit: int | None, precision: str | None
+    ) -> Predictor:
         convert = partial(as_tensor, "X", dtype=next(self.model.parameters()).dtype)
-        return Predictor(self._objective, self.posterior, num_draws, seed, keep_draws, memory_limit, convert)
+        return Predictor(self._objective, self.posterior, num_draws, seed, keep_draws, memory_limit, convert, precision)
 
     def __repr__(self) -> str:
         kept = f"epsilon={self.guarantee.epsilon:g}" if self.guarantee.holds else "no privacy guarantee"

@@ -17,7 +17,7 @@ from dpbnn.clipping.gradient import LARGEST_FLOAT32_SUM
 from dpbnn.privacy.sampling import PoissonSampler
 from dpbnn.records import Batch, ResidentRecords
 
-__all__ = ["DEVIATIONS", "Feed", "Part", "ResidentFeed", "StreamedFeed", "part_size"]
+__all__ = ["DEVIATIONS", "Feed", "Part", "ResidentFeed", "StreamedFeed", "largest_part", "part_size"]
 
 Part = tuple[Tensor, Tensor, Tensor]
 """Inputs, targets, and which of them are records."""
@@ -25,8 +25,11 @@ Part = tuple[Tensor, Tensor, Tensor]
 DEVIATIONS = 3.0
 """How far above its expectation a batch still fits one part: one in several hundred needs another. Of runs that are
 recorded together all need another if one does."""
-MULTIPLE = 16
+MULTIPLE = 8
 ROWS_AHEAD = 128
+LARGE = 2**20
+"""Numbers written out for each record from which on padding costs more than launches."""
+SMALL_PARTS = 8
 
 
 def part_size(num_records: int, sampling_rate: float, deviations: float, at_most: int | None) -> tuple[int, int]:
@@ -36,6 +39,11 @@ def part_size(num_records: int, sampling_rate: float, deviations: float, at_most
     limit = min(at_most or LARGEST_FLOAT32_SUM, LARGEST_FLOAT32_SUM)
     parts = max(1, math.ceil(likely / limit))
     return min(limit, MULTIPLE * math.ceil(max(1, likely / parts) / MULTIPLE)), parts
+
+
+def largest_part(written_out: int, expected: float) -> int | None:
+    """What a part may have at most, where nobody says: a large model takes a batch in many small parts."""
+    return max(SMALL_PARTS, math.ceil(expected / SMALL_PARTS)) if written_out > LARGE else None
 
 
 class Feed(Protocol):

@@ -26,7 +26,7 @@ from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.records import ResidentRecords
 from dpbnn.schedule import by_step
 from dpbnn.stepping.eager import EagerSteps, forget_masks
-from dpbnn.stepping.feeds import DEVIATIONS, Feed, Part, ResidentFeed, StreamedFeed, part_size
+from dpbnn.stepping.feeds import DEVIATIONS, Feed, Part, ResidentFeed, StreamedFeed, largest_part, part_size
 from dpbnn.stepping.graphs import Graphs, NotRecordable, SharedNoise
 from dpbnn.stepping.read_ahead import read_ahead
 from dpbnn.stepping.work import Work
@@ -74,11 +74,16 @@ class RecordedSteps:
         self._runs, self._states = list(runs), list(states)
         self._noise = SharedNoise.of(runs[0].randomness, runs[0].device)
         self._recorder: Recorder = recorder or Graphs(runs[0].device, self._noise.on_device)
+        rate = max(work.plan.sampling_rate for work in runs)
+        limits = [
+            work.execution.micro_batch_size or largest_part(work.checked.numbers_written_out, rate * len(work.records))
+            for work in runs
+        ]
         self._size, parts = part_size(
             len(runs[0].records),
-            max(work.plan.sampling_rate for work in runs),
+            rate,
             DEVIATIONS if len(runs) == 1 else DEVIATIONS + 1,
-            min((work.execution.micro_batch_size for work in runs if work.execution.micro_batch_size), default=None),
+            min(filter(None, limits), default=None),
         )
         rooms = [_Room(work, state, first_step, parts) for work, state in zip(runs, states, strict=True)]
         self._sums, self._noisy = [room.sums for room in rooms], [NoisySum(room.released) for room in rooms]
