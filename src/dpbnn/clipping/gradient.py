@@ -99,13 +99,14 @@ def clip_and_sum(
     precision: str | None = None,
     present: Tensor | None = None,
     into: Weights | None = None,
+    meanwhile: Callable[[], None] | None = None,
     observe: Callable[[Tensor, float], None] | None = None,
 ) -> ClippedSum:
     """`clipped_gradient_sum` for a checked model at any weights, or draws of them, as the training loop calls it.
 
     `precision` is the model's, as in `Execution`. `present` tells records from padding, which contributes zero. `into`
-    is memory for the sums, used where they need not be added up. `observe` is called with the norms of each part, which
-    are private.
+    is memory for the sums, used where they need not be added up. `meanwhile` is called once, when the first gradients
+    are there and a device has much idle room. `observe` is called with the norms of each part, which are private.
     """
     total: Weights = {}
     where = _cast(checked, where)
@@ -118,6 +119,9 @@ def clip_and_sum(
             if len(part_x):
                 with computing_in(precision, x.device):
                     gradients = _per_record_gradients(checked, where, part_x, part_y)
+                if meanwhile is not None:
+                    meanwhile()
+                    meanwhile = None
                 with full_precision(x.device):
                     part = _clip_and_sum_one_part(gradients, part_present, clip_norm, clipping, observe, into)
                 _add(total, {n: g.double() for n, g in part.items()} if len(x) > LARGEST_FLOAT32_SUM else part)
@@ -225,13 +229,13 @@ def _clip_and_sum_one_part(
         tasks += [partial(_make_finite, gradients, name) for name in names]
     squares = side_by_side(lambda task: task(), tasks)
     del found, tasks
-    norms = torch.stack([values for values in squares if values is not None]).sum(dim=0).sqrt()
+    total = torch.stack([values for values in squares if values is not None]).sum(dim=0)
     if observe is not None:
-        observe(norms, clip_norm)
-    kept = norms <= LARGEST_NORM
+        observe(total.sqrt(), clip_norm)
+    kept = total <= LARGEST_NORM**2
     if present is not None:
         kept = kept & present
-    factors = (_factors(norms, clip_norm, clipping) * kept).nan_to_num(0.0)
+    factors = (_factors(total, clip_norm, clipping) * kept).nan_to_num(0.0)
     must_clean = not may_be_bad and not bool(kept.all())  # 0 x inf is NaN
 
     def weighted_sum(name: str) -> Tensor:
@@ -252,11 +256,13 @@ def _make_finite(gradients: dict[str, PerRecordGradient], name: str) -> None:
     gradients[name] = gradients[name].finite()
 
 
-def _factors(norms: Tensor, clip_norm: float, clipping: str) -> Tensor:
+def _factors(squared_norms: Tensor, clip_norm: float, clipping: str) -> Tensor:
     if math.isinf(clip_norm):
-        return torch.ones_like(norms)
+        return torch.ones_like(squared_norms)
     limit = clip_norm / (1 + ROUNDING_ROOM)
-    return limit / (norms + AUTOMATIC_GAMMA) if clipping == "automatic" else (limit / norms).clamp(max=1.0)
+    if clipping == "automatic":
+        return limit / (squared_norms.sqrt() + AUTOMATIC_GAMMA)
+    return (squared_norms.rsqrt() * limit).clamp(max=1.0)
 
 
 def _check_arguments(x: Tensor, y: Tensor, clip_norm: float, clipping: str, micro_batch_size: int | None) -> None:

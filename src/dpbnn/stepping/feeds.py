@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpbnn.branches import beside, join
 from dpbnn.clipping.gradient import LARGEST_FLOAT32_SUM
 from dpbnn.privacy.sampling import PoissonSampler
 from dpbnn.records import Batch, ResidentRecords
@@ -75,6 +76,7 @@ class ResidentFeed:
         self._waiting: deque[np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = deque()
         self._parts: deque[int] = deque()
         self._left = 0
+        self._held = self._rows[0]
 
     def parts(self, step: int) -> int:
         """As many as the largest batch of this step takes."""
@@ -96,10 +98,14 @@ class ResidentFeed:
     def read(self) -> list[Part]:
         """Look the records up."""
         rows = self._rows.index_select(0, self._position)[0]
-        self._position.add_(1)
-        present = rows < self._num_records
-        runs = zip(rows, present, strict=True)
-        return [(self._x.index_select(0, own), self._y.index_select(0, own), there) for own, there in runs]
+        with beside() as branch:
+            self._position.add_(1)
+            present = rows < self._num_records
+            targets = [self._y.index_select(0, own) for own in rows]
+        inputs = [self._x.index_select(0, own) for own in rows]
+        join(branch)
+        self._held = rows  # which the branch has used
+        return list(zip(inputs, targets, present, strict=True))
 
     def _sample(self) -> None:
         for step in range(self._step, self._step + ROWS_AHEAD):

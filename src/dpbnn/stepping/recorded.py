@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+import torch
+
 from dpbnn.branches import beside, join, side_by_side
 from dpbnn.clipping import clip_and_sum
 from dpbnn.clipping.compatibility import mode_of
@@ -193,7 +195,7 @@ class RecordedSteps:
     def _host_state(self) -> list[Any]:
         return [mode_of(work.checked.objective.model) for work in self._runs]
 
-    def _part(self, step: int, first: bool = True) -> None:
+    def _part(self, step: int, first: bool = True, meanwhile: Callable[[], None] | None = None) -> None:
         """Add the clipped gradients of one part of the batch to the sums."""
 
         def clip(run: tuple[Work, Any, Weights, Part]) -> None:
@@ -209,6 +211,7 @@ class RecordedSteps:
                 precision=work.execution.precision,
                 present=present,
                 into=sums if first else None,
+                meanwhile=meanwhile,
             )
             for name, total in sums.items():
                 if clipped.gradients[name] is not total:
@@ -242,11 +245,19 @@ class RecordedSteps:
 
     def _whole(self, step: int) -> None:
         """A step whose batch is one part; its noise is drawn meanwhile."""
-        with beside() as meanwhile:
-            if meanwhile and all(work.plan.is_private for work in self._runs):
-                self._noise.draw_ahead(self._sums)
-        self._part(step)
-        join(meanwhile)
+        branch: list[torch.cuda.Stream | None] = []
+
+        def draw_noise() -> None:
+            with beside() as stream:
+                branch.append(stream)
+                if stream is not None and all(work.plan.is_private for work in self._runs):
+                    self._noise.draw_ahead(self._sums)
+
+        if len(self._runs) > 1:  # they are branches, which do not branch again
+            draw_noise()
+        self._part(step, meanwhile=draw_noise if len(self._runs) == 1 else None)
+        for stream in branch:
+            join(stream)
         self._add_noise(step)
         self._take(step)
 
