@@ -12,6 +12,7 @@ from dpbnn.clipping.coverage import agrees_with_loop
 from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.treatment import Layout, Treatment
 from dpbnn.likelihoods import Categorical
+from dpbnn.types import DpbnnError
 from tests.truth import assert_equals_truth, clipped_sum
 
 WIDTH, LENGTH, CLASSES, WORDS = 8, 5, 3, 11
@@ -238,7 +239,13 @@ def test_a_use_that_nobody_sees_is_found_by_the_loop():
 
 @pytest.mark.parametrize(
     ("layout", "is_right"),
-    [(Layout(0, "blocks"), True), (Layout(0, "interleaved"), False), (Layout(0), False), (Layout(None), False)],
+    [
+        (Layout(0, "blocks", 3), True),
+        (Layout(0, "interleaved", 3), False),
+        (Layout(0, "blocks", 2), False),
+        (Layout(0), False),
+        (Layout(None), False),
+    ],
 )
 def test_only_the_right_layout_agrees_with_the_loop(layout, is_right):
     model = nn.Sequential(
@@ -246,5 +253,56 @@ def test_only_the_right_layout_agrees_with_the_loop(layout, is_right):
     )
     x, y = torch.randn(3, 3, 4), torch.randint(CLASSES, (3,))
     objective = check_model(model, Categorical(), x, y).objective
-    assert objective.treatment == Treatment({"1": Layout(0, "blocks")})
+    assert objective.treatment == Treatment({"1": Layout(0, "blocks", 3)})
     assert agrees_with_loop(objective.treated(Treatment({"1": layout})), objective.model_weights(), x, y) == is_right
+
+
+class Packed(nn.Module):
+    """Only the places of a padded sequence that hold something are computed, all records' together."""
+
+    def __init__(self, holds_something):
+        super().__init__()
+        self.holds_something = holds_something
+        self.inner, self.outer = nn.Linear(4, WIDTH), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x):
+        mask = self.holds_something(x)
+        hidden = torch.relu(self.inner(x[mask]))
+        return self.outer(x.new_zeros(*mask.shape, WIDTH).masked_scatter(mask[..., None], hidden).sum(dim=1))
+
+
+class SortedByLength(nn.Module):
+    """Records are sorted inside, and put back."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, WIDTH), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x):
+        order = (x != 0).any(dim=-1).sum(dim=1).argsort()
+        return self.outer(torch.tanh(self.inner(x[order])).sum(dim=1)[order.argsort()])
+
+
+@pytest.mark.filterwarnings("ignore:Neither book-keeping nor vmap")
+@pytest.mark.parametrize(
+    "model",
+    [
+        Packed(lambda x: (x != 0).any(dim=-1)),
+        Packed(lambda x: x.abs().sum(dim=-1) < 1e3),  # the made-up records never show it
+    ],
+    ids=["padding", "hidden from the trial"],
+)
+def test_rows_that_values_move_about_are_not_given_to_the_wrong_record(model):
+    torch.manual_seed(0)
+    x, y = torch.randn(6, 4, 4), torch.randint(CLASSES, (6,))
+    for record, length in enumerate((1, 3, 2, 2, 3, 1)):  # two places each on average, as blocks of two would have
+        x[record, length:] = 1e4 if model.holds_something(torch.zeros(1, 1, 4)).any() else 0.0
+    clipped = clipped_gradient_sum(model, Categorical(), x, y, 0.2)
+    assert_equals_truth(clipped, clipped_sum(model, Categorical(), x, y, 0.2))
+
+
+def test_a_model_that_sorts_records_inside_is_refused():
+    """Its layers see them in different orders, so that their gradients could not be told apart."""
+    x, y = torch.randn(6, 4, 4), torch.randint(CLASSES, (6,))
+    with pytest.raises(DpbnnError, match="mixes records"):
+        clipped_gradient_sum(SortedByLength(), Categorical(), x, y, 0.2)

@@ -99,7 +99,7 @@ def _merged(rows: list[list[int]], each: int, dimension: int) -> Layout | None:
         if dimension == 0 and all(
             owner(row, size) == index for (size, index), own in zip(LOOKS, rows, strict=True) for row in own
         ):
-            return Layout(0, order)
+            return Layout(0, order, each)
     return None
 
 

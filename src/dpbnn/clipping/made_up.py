@@ -17,18 +17,29 @@ FAR_OUT = (30.0, 1e6, 1e30, math.inf, math.nan)
 def made_up_records(objective: Objective, x: Tensor, y: Tensor, size: int, num_outputs: int) -> tuple[Tensor, Tensor]:
     """Random inputs and targets, the latter as the likelihood makes them up.
 
-    Whole numbers among the inputs stay within the model's tables, and end in zeros, as padding does.
+    Whole numbers among the inputs stay within the model's tables. Sequences end in zeros, as padding does.
     """
     shape = (size, *x.shape[1:])
     if x.is_floating_point():
         inputs = torch.randn(shape, device=x.device).to(x.dtype)
+        if inputs.dim() == 3:
+            lengths = _lengths((size, 1, 1), shape[1], x.device)
+            inputs = inputs * (torch.arange(shape[1], device=x.device)[:, None] < lengths)
     else:
         inputs = torch.randint(0, _table_size(objective.model), shape, device=x.device)
         if inputs.dim() > 1:
-            lengths = torch.randint(1, inputs.shape[-1] + 1, (*shape[:-1], 1), device=x.device)
+            lengths = _lengths((*shape[:-1], 1), shape[-1], x.device)
             inputs = inputs * (torch.arange(inputs.shape[-1], device=x.device) < lengths)
         inputs = inputs.to(x.dtype)
     return inputs, objective.likelihood.made_up_targets(y, size, num_outputs)
+
+
+def _lengths(shape: tuple[int, ...], longest: int, device: torch.device) -> Tensor:
+    """Random, but for the first ones, which are in no order: a model that sorts by them must move records."""
+    lengths = torch.randint(1, longest + 1, shape, device=device)
+    for record, length in zip(range(shape[0]), (longest // 2 + 1, longest, 1), strict=False):
+        lengths[record] = length
+    return lengths
 
 
 def _table_size(model: nn.Module) -> int:

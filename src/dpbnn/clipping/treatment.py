@@ -19,10 +19,12 @@ class Layout:
 
     `merged` says how a first dimension of records and positions is ordered: "blocks" (all positions of a record
     together) or "interleaved" (all records of a position together).
+    `each` is how many positions every record has then: where the values decide how many, rows cannot be told apart.
     """
 
     dimension: int | None = 0
     merged: str = ""
+    each: int = 1
 
     def records_first(self, values: Tensor, records: int) -> Tensor | None:
         """A view with the records first, or None if they cannot be where they are expected."""
@@ -31,7 +33,7 @@ class Layout:
         if values.dim() <= self.dimension:
             return None
         if self.merged:
-            if len(values) % records:
+            if len(values) != records * self.each:
                 return None
             blocks = self.merged == "blocks"
             return values.unflatten(0, (records, -1)) if blocks else values.unflatten(0, (-1, records)).transpose(0, 1)

@@ -224,7 +224,7 @@ class _Trial:
         for calmer, is_random in CALMER:
             with calmer(self.objective.model), suppress(RuntimeError, ValueError):
                 if not is_random(self):
-                    return agrees_with_loop(treated, self.weights, self.x[:3], self.y[:3])
+                    return agrees_with_loop(treated, self.weights, self.x[:5], self.y[:5])
         return treatment == Treatment()
 
 
