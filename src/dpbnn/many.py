@@ -82,9 +82,10 @@ def fit_many(
     for group in _groups(runs, positions):
         own_runs = [runs[index] for index in group]
         reached = _train(own_runs, [positions[index] for index in group], progress)
-        releases |= {
-            index: run.release(position) for index, run, position in zip(group, own_runs, reached, strict=True)
-        }
+        for index, run, position in zip(group, own_runs, reached, strict=True):
+            release = run.release(position)
+            settings = {**release.settings, "runs_on_the_same_records": len(runs)}
+            releases[index] = replace(release, settings=settings)
     return [releases[index] for index in range(len(runs))]
 
 

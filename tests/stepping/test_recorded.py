@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 import dpbnn
 from dpbnn.records import ResidentRecords
@@ -200,3 +201,38 @@ def test_padding_and_bad_records_contribute_exactly_zero(bad):
     work.records.x[::2] = bad
     noisy = RecordedSteps([work], [position.state], 0, Again()).release(position.state, 0)
     assert all(values.isfinite().all() for values in noisy.gradients.values())
+
+
+class Augmented(Dataset):
+    """Draws when it is read."""
+
+    def __init__(self):
+        self.drawn = []
+
+    def __len__(self):
+        return 50
+
+    def __getitem__(self, index):
+        self.drawn.append(float(torch.rand(())))
+        return torch.ones(5) * self.drawn[-1], index % 3
+
+
+def draws_of_a_dataset(key, recorded):
+    data, plan = Augmented(), dpbnn.PrivacyPlan(50, 50, 6, 1.0, 2.0, 1e-3)
+    run = prepared(nn.Linear(5, 3), data, None, dpbnn.SGD(0.1), plan, dpbnn.Categorical(), 7, unsafe_seed=key)
+    position = run.begin()
+    steps = RecordedSteps([position.work], [position.state], 0, Again()) if recorded else EagerSteps(position.work, 0)
+    found, state = [], position.state
+    for step in range(6):
+        data.drawn.clear()
+        state = steps.release_and_take(state, step)
+        found.append(tuple(data.drawn))
+    return found
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_dataset_draws_from_the_secret_key_not_from_the_users_seed(recorded):
+    first, again, other = (draws_of_a_dataset(key, recorded) for key in (1, 1, 2))
+    assert first == again
+    assert not set(first) & set(other)
+    assert len(set(first)) == 6

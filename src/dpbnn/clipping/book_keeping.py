@@ -104,6 +104,7 @@ class Recording:
         self.uses: list[Use] = []
         self.strays: set[str] = set()
         self.steps: tuple[str, ...] = ()
+        self.picks_rows = False
         self.found: dict[str, PerRecordGradient] = {}
         self._branches: list[tuple[torch.cuda.Stream | None, Tensor, Tensor]] = []
         self._leaves: list[Tensor] = []
@@ -123,6 +124,7 @@ class Recording:
             own = {name: self.copies(name, weights[name]) for name in self.objective.likelihood_names}
             self.losses = self.objective.losses(outputs, y, own)
         self.strays |= self._watch.strays
+        self.picks_rows = self._watch.picks_rows
         self.steps = tuple(self._watch.steps)
         del self._watch, self._versions
         return all(values._version == version for values, version in versions)
@@ -161,9 +163,7 @@ class Recording:
         for receive, gradient in zip(receivers, gradients, strict=True):
             if gradient is not None:
                 receive(gradient)
-        for stream, *_ in self._branches:
-            join(stream)
-        self._branches.clear()
+        self._join_branches()
 
     def receive(self, use: Use, gradient: Tensor) -> None:
         """The gradient of a recorded output is there: make of it the gradients of the weights behind it.
@@ -179,12 +179,20 @@ class Recording:
         assert a is not None
         assert g is not None
         module, names = use.call.module, use.call.weights
-        if a.numel() + g.numel() > SMALL:
+        again = any(name in self.found for name in names.values())
+        if again:  # what an earlier branch has made is added to
+            self._join_branches()
+        if again or a.numel() + g.numel() > SMALL:
             self._apply(rule, module, a, g, names)
             return
         with beside() as stream:
             self._apply(rule, module, a, g, names)
         self._branches.append((stream, a, g))  # whose memory must not be used again before the branch is done
+
+    def _join_branches(self) -> None:
+        for stream, *_ in self._branches:
+            join(stream)
+        self._branches.clear()
 
     def _apply(self, rule: Rule, module: nn.Module, a: Tensor, g: Tensor, names: Mapping[str, str]) -> None:
         with torch.no_grad(), torch.autocast(g.device.type, enabled=False):

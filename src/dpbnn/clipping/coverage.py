@@ -31,6 +31,8 @@ ANY_LAYOUT = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm)
 def find_treatment(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> Treatment | None:
     """How book-keeping must treat the model, or None if it cannot."""
     looks = [_look(objective, weights, x[:size], y[:size], record_index) for size, record_index in LOOKS]
+    if any(look.picks_rows for look in looks):
+        return None
     if [use.call.name for use in looks[0].uses] != [use.call.name for use in looks[1].uses]:
         return None
     layouts: dict[str, Layout] = {}
@@ -94,6 +96,8 @@ def _following(first: Sequence[int], second: Sequence[int]) -> list[tuple[int, i
 
 def _merged(rows: list[list[int]], each: int, dimension: int) -> Layout | None:
     """How records and positions share the first dimension: the rows that a record's loss depends on are its own."""
+    if not all(rows):  # nothing was seen of it, and any order would fit
+        return None
     owners = {"blocks": lambda row, size: row // each, "interleaved": lambda row, size: row % size}
     for order, owner in owners.items():
         if dimension == 0 and all(

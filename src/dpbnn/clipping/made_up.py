@@ -17,14 +17,11 @@ FAR_OUT = (30.0, 1e6, 1e30, math.inf, math.nan)
 def made_up_records(objective: Objective, x: Tensor, y: Tensor, size: int, num_outputs: int) -> tuple[Tensor, Tensor]:
     """Random inputs and targets, the latter as the likelihood makes them up.
 
-    Whole numbers among the inputs stay within the model's tables. Sequences end in zeros, as padding does.
+    Whole numbers among the inputs stay within the model's tables, and end in zeros, as padding does.
     """
     shape = (size, *x.shape[1:])
     if x.is_floating_point():
         inputs = torch.randn(shape, device=x.device).to(x.dtype)
-        if inputs.dim() == 3:
-            lengths = _lengths((size, 1, 1), shape[1], x.device)
-            inputs = inputs * (torch.arange(shape[1], device=x.device)[:, None] < lengths)
     else:
         inputs = torch.randint(0, _table_size(objective.model), shape, device=x.device)
         if inputs.dim() > 1:

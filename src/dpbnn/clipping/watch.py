@@ -20,6 +20,8 @@ from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from dpbnn.clipping.picking import picks_rows
+
 __all__ = ["Call", "Watch"]
 
 PROPERTIES = {"device", "dtype", "is_cuda", "layout", "ndim", "requires_grad", "shape"}
@@ -77,6 +79,7 @@ class Watch(TorchFunctionMode):
         self.steps: list[str] = []
         self.strays: set[str] = set()
         self.inside_layer = False
+        self.picks_rows = False
         self._shared: dict[int, Shared] = {}
 
     @contextmanager
@@ -113,6 +116,8 @@ class Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.planned is None and not self.inside_layer:  # a trial
+            self.picks_rows |= picks_rows(func, args, kwargs)
         if self.inside_layer or not self._mentions((*args, *kwargs.values())) or _only_asks_for_a_property(func):
             return func(*args, **kwargs)
         if func is F.multi_head_attention_forward:

@@ -60,7 +60,7 @@ class EagerSteps:
     def _read(self, first_step: int) -> Iterator[Batch]:
         work = self._work
         batches = work.records.batches(work.sampler, first_step, work.plan.steps, work.execution.dataset_workers)
-        return read_ahead(batches, work.device)
+        return read_ahead(batches, work.device, work.draws_when_read)
 
 
 def forget_masks(seed: int, device: torch.device) -> None:

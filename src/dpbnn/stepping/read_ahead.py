@@ -13,9 +13,13 @@ __all__ = ["read_ahead"]
 BATCHES_AHEAD = 4
 
 
-def read_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches on `device`; those that come from the host's memory to a CUDA device, by a thread."""
-    if device.type != "cuda":
+def read_ahead(batches: Iterator[Batch], device: torch.device, when_asked: bool) -> Iterator[Batch]:
+    """The same batches on `device`; those that come from the host's memory to a CUDA device, by a thread.
+
+    `when_asked` reads each only when it is asked for: a dataset that draws in this process must find the generator as
+    it is seeded for that step.
+    """
+    if device.type != "cuda" or when_asked:
         yield from ((x.to(device), y.to(device)) for x, y in batches)
         return
     first = next(batches, None)

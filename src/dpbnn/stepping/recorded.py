@@ -156,7 +156,7 @@ class RecordedSteps:
         for work, state in zip(self._runs, self._states, strict=True):
             work.method.begin_step(state, step)
         randomness = self._runs[0].randomness
-        if step < self._recorded_from:  # a model may draw on the host; if it does, it will not be recorded
+        if self._uses_host_generator(step):
             randomness.seed_model(step, self._runs[0].device)
         else:
             self._recorder.seed_model(randomness.torch_seed("model", step))
@@ -165,12 +165,16 @@ class RecordedSteps:
     def _end(self, step: int) -> None:
         """What is not recorded: no method may find the generators as the masks have left them."""
         seed = derived_seed(self._runs[0].seed, step)
-        if step < self._recorded_from:
+        if self._uses_host_generator(step):
             forget_masks(seed, self._runs[0].device)
         else:
             self._recorder.seed_model(seed)
         for work, state in zip(self._runs, self._states, strict=True):
             work.method.end_step(state, step)
+
+    def _uses_host_generator(self, step: int) -> bool:
+        """A model may draw on the host (if it does, it will not be recorded), and a dataset when it is read."""
+        return step < self._recorded_from or self._runs[0].draws_when_read
 
     def _parts_and_noise(self, step: int, parts: int) -> None:
         for part in range(parts):
@@ -266,7 +270,9 @@ class RecordedSteps:
         if isinstance(work.records, ResidentRecords):
             return ResidentFeed(work.records, [run.sampler for run in self._runs], self._size, first_step)
         batches = work.records.batches(work.sampler, first_step, work.plan.steps, work.execution.dataset_workers)
-        return StreamedFeed(read_ahead(batches, work.device), work.records.empty, self._size, work.device)
+        return StreamedFeed(
+            read_ahead(batches, work.device, work.draws_when_read), work.records.empty, self._size, work.device
+        )
 
     def _give_up(self, error: Exception, step: int) -> None:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -12,7 +12,7 @@ from dpbnn.methods import Method
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.privacy.sampling import PoissonSampler
-from dpbnn.records import Records
+from dpbnn.records import DatasetRecords, Records
 from dpbnn.types import NoisySum
 
 __all__ = ["Steps", "Work"]
@@ -40,6 +40,11 @@ class Work:
     def sampler(self) -> PoissonSampler:
         """Draws the batches."""
         return PoissonSampler(len(self.records), self.plan.sampling_rate, self.randomness)
+
+    @property
+    def draws_when_read(self) -> bool:
+        """Whether reading a batch may draw from this process's generator: a `Dataset` that augments."""
+        return isinstance(self.records, DatasetRecords) and self.execution.dataset_workers == 0
 
 
 class Steps(Protocol):

@@ -1,0 +1,47 @@
+"""Operations that can put rows into an order which the values decide: sorting by length, packing by a mask.
+
+A layer behind them sees records in another order than the layers before. Made-up records may not show it, so that a
+model with such operations is not left to book-keeping, whose rows belong to records by their place.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["picks_rows"]
+
+PICKS = {
+    *("index_select", "masked_select", "gather", "take", "take_along_dim", "index_copy", "index_add", "index_put"),
+    *("index_put_", "scatter", "scatter_", "scatter_add", "scatter_add_", "masked_scatter", "masked_scatter_"),
+    *("sort", "topk"),
+}
+LAST_BY_DEFAULT = {"sort", "topk"}
+
+
+def picks_rows(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operation chooses rows along the first dimension by a tensor, other than each by its own number."""
+    name = getattr(func, "__name__", "")
+    if not args or not isinstance(args[0], Tensor):
+        return False
+    if name in ("__getitem__", "__setitem__"):
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if not index or not isinstance(index[0], (Tensor, list)):
+            return False
+        return len(index) == 1 or not _is_every_row(index[0], len(args[0]))
+    if name not in PICKS:
+        return False
+    if name in LAST_BY_DEFAULT:
+        place = 2 if name == "topk" else 1
+        dimension = kwargs.get("dim", args[place] if len(args) > place else -1)
+    else:
+        dimension = kwargs.get("dim", next((value for value in args[1:] if isinstance(value, int)), 0))
+    return dimension in (0, -args[0].dim())
+
+
+def _is_every_row(index: Any, rows: int) -> bool:
+    """Each row by its own number, as in ``x[torch.arange(len(x)), lengths]``."""
+    if not isinstance(index, Tensor) or index.dtype == torch.bool:
+        return False
+    return torch.equal(index.flatten().cpu(), torch.arange(rows))
