@@ -33,6 +33,7 @@ __all__ = ["Verdict", "refuse_mixing_in", "try_out"]
 
 SIZES = (1, 3, 64)
 SEEDS = (1, 2, 3)
+POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 MIXES = (
     "The model mixes records: the {} of one depends on {}. Every operation must keep the first dimension, the records, "
     "apart."
@@ -72,6 +73,8 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
         for trial in () if wipes_features else trials:
             trial.refuse_dependence_on_size(engine)
         written_out = trials[0].numbers_written_out(engine)
+        if engine == "book_keeping":
+            treatment = _laid_out(treatment, trials[-1])
     if engine == "loop":
         warnings.warn(
             "Neither book-keeping nor vmap can differentiate this model; gradients are taken one record at a time, "
@@ -323,7 +326,7 @@ def _first_run(objective: Objective, weights: Weights, x: Tensor) -> Tensor:
 def _fastest_engine(trial: _Trial) -> tuple[str, Treatment]:
     treatment = find_treatment(trial.objective, trial.weights, trial.x, trial.y)
     if treatment is not None and trial.agrees(treatment):
-        return "book_keeping", _laid_out(treatment, trial)
+        return "book_keeping", treatment
     if treatment == Treatment():  # records that are first everywhere, and still not what they are alone
         trial.refuse_dependence_on_size("book_keeping")
     try:
@@ -336,10 +339,14 @@ def _fastest_engine(trial: _Trial) -> tuple[str, Treatment]:
 
 
 def _laid_out(treatment: Treatment, trial: _Trial) -> Treatment:
-    """With channels last, where a CPU has images to convolve and the model gives the same so."""
+    """With channels last, where a CPU has images to convolve and pool, and nothing that would show the rounding."""
     other = replace(treatment, channels_last=True)
-    images = any(isinstance(module, nn.Conv2d) for module in trial.objective.model.modules())
-    return other if images and trial.x.device.type == "cpu" and trial.agrees(other) else treatment
+    modules = list(trial.objective.model.modules())
+    pools = any(isinstance(module, POOLS) for module in modules)
+    plain = all(isinstance(module, (nn.Conv2d, nn.Linear)) for module, _ in trial.objective.owners.values())
+    if not (pools and plain and trial.x.device.type == "cpu"):
+        return treatment
+    return other if trial.agrees(other) else treatment
 
 
 def _warn_of_wiped_features(trial: _Trial) -> bool:
