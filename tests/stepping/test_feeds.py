@@ -9,7 +9,7 @@ import torch
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.privacy.sampling import PoissonSampler
 from dpbnn.records import InMemoryRecords, ResidentRecords
-from dpbnn.stepping.feeds import ResidentFeed, StreamedFeed, largest_part, part_size
+from dpbnn.stepping.feeds import ResidentFeed, StreamedFeed, largest_part, part_sizes, split
 
 CPU = torch.device("cpu")
 
@@ -22,70 +22,78 @@ def handed_out(feed, steps):
     """For each step the records that are present, in order, and how many parts there were."""
     for step in range(steps):
         parts, found = feed.parts(step), []
-        for _ in range(parts):
+        for size in parts:
             feed.next_part()
-            ((x, y, present),) = feed.read()
+            ((x, y, present),) = feed.read(size)
+            assert len(x) == len(y) == len(present) == size
             assert torch.equal(x[:, 0][present], y[present].float())
             assert not x[~present].any()
             found.append(y[present].clone())
         yield torch.cat(found).tolist(), parts
 
 
-@pytest.mark.parametrize("size", [1, 7, 16, 64])
+@pytest.mark.parametrize("sizes", [(1,), (7,), (64,), (2, 1), (8, 4, 2), (16, 8, 4), (64, 32, 16)])
 @pytest.mark.parametrize("count", [0, 1, 300])
-def test_every_batch_is_handed_out_whole_and_nothing_else(count, size):
+def test_every_batch_is_handed_out_whole_and_nothing_else(count, sizes):
     sampler = PoissonSampler(count, 0.05, Randomness.from_seed(3))
     steps = 300  # beyond what is sampled ahead
     expected = [sampler.batch(step).tolist() for step in range(steps)]
-    resident = ResidentFeed(ResidentRecords.of(records(count), CPU), [sampler], size, 0)
-    streamed = StreamedFeed(records(count).batches(sampler, 0, steps, 0), records(count).empty, size, CPU)
+    resident = ResidentFeed(ResidentRecords.of(records(count), CPU), [sampler], sizes, 0)
+    streamed = StreamedFeed(records(count).batches(sampler, 0, steps, 0), records(count).empty, sizes, CPU)
     for feed in (resident, streamed):
         found = list(handed_out(feed, steps))
         assert [batch for batch, _ in found] == expected
-        assert [parts for _, parts in found] == [max(1, -(-len(batch) // size)) for batch in expected]
+        assert [parts for _, parts in found] == [split(len(batch), sizes) for batch in expected]
 
 
 def test_a_feed_can_begin_in_the_middle_of_a_run():
     sampler = PoissonSampler(300, 0.05, Randomness.from_seed(3))
-    feed = ResidentFeed(ResidentRecords.of(records(300), CPU), [sampler], 16, 77)
+    feed = ResidentFeed(ResidentRecords.of(records(300), CPU), [sampler], (16,), 77)
     found = [batch for batch, _ in handed_out(feed, 20)]
     assert found == [sampler.batch(step).tolist() for step in range(77, 97)]
 
 
 def test_several_runs_have_batches_of_their_own():
     samplers = [PoissonSampler(300, 0.05, Randomness.from_seed(seed)) for seed in (1, 2)]
-    feed = ResidentFeed(ResidentRecords.of(records(300), CPU), samplers, 16, 0)
+    feed = ResidentFeed(ResidentRecords.of(records(300), CPU), samplers, (16, 8, 4), 0)
     for step in range(50):
         found = [[], []]
-        for _ in range(feed.parts(step)):
+        for size in feed.parts(step):
             feed.next_part()
-            for own, (_, y, present) in zip(found, feed.read(), strict=True):
+            for own, (_, y, present) in zip(found, feed.read(size), strict=True):
                 own += y[present].tolist()
         assert found == [sampler.batch(step).tolist() for sampler in samplers]
 
 
 @pytest.mark.parametrize(
-    ("num_records", "rate", "at_most", "parts"),
+    ("num_records", "rate", "at_most", "sizes"),
     [
-        (60_000, 256 / 60_000, None, 1),
-        (1000, 1.0, None, 1),
-        (10_000, 1.0, None, 3),
-        (60_000, 0.5, 64, 475),
-        (0, 0.1, None, 1),
+        (60_000, 256 / 60_000, None, (304,)),
+        (60_000, 256 / 60_000, 100, (100, 50, 25)),
+        (1000, 1.0, None, (1000,)),
+        (10_000, 1.0, None, (4096, 2048, 1024)),
+        (60_000, 0.5, 1, (1,)),
+        (60_000, 0.5, 2, (2, 1)),
+        (0, 0.1, None, (8,)),
     ],
 )
-def test_a_part_holds_nearly_every_batch_or_an_even_share(num_records, rate, at_most, parts):
-    size, number = part_size(num_records, rate, 3.0, at_most)
-    assert number == parts
-    assert 1 <= size <= (at_most or 4096)
-    spread = np.sqrt(num_records * rate * (1 - rate))
-    assert number * size >= min(num_records, num_records * rate + 3 * spread) * (1 if at_most is None else 0.999)
+def test_a_part_holds_nearly_every_batch_or_what_is_allowed(num_records, rate, at_most, sizes):
+    assert part_sizes(num_records, rate, 3.0, at_most) == sizes
 
 
-def test_large_models_take_small_parts_and_small_models_whole_batches():
+@pytest.mark.parametrize("sizes", [(1,), (8,), (2, 1), (8, 4, 2), (100, 50, 25)])
+def test_parts_hold_any_number_of_records_and_pad_less_than_the_smallest_size(sizes):
+    for count in range(500):
+        parts = split(count, sizes)
+        assert parts
+        assert 0 <= sum(parts) - count < max(sizes[-1], sizes[0] // 4 + 1) + (count == 0)
+        assert set(parts) <= set(sizes)
+
+
+def test_large_models_take_a_batch_in_parts_and_small_models_as_a_whole():
     assert largest_part(26_010, 256) is None
-    assert largest_part(124_000_000, 64) == 8
-    assert largest_part(22_000_000, 256) == 32
+    assert largest_part(124_000_000, 64) == 32
+    assert largest_part(22_000_000, 250) == 128
 
 
 def test_batches_of_steps_that_are_drawn_together_are_independent():

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from dpbnn import _validate
 from dpbnn.branches import hold, side_by_side
+from dpbnn.clipping import fused
 from dpbnn.clipping.book_keeping import NotCovered
 from dpbnn.clipping.compatibility import CheckedModel, check_model
 from dpbnn.clipping.engines import ENGINES
@@ -222,21 +223,17 @@ def _clip_and_sum_one_part(
     if not gradients:
         return {}
     may_be_bad = present is not None
-
     names, found = list(gradients), dict(gradients)
     tasks: list[Callable[[], Tensor | None]] = [partial(_squares, found[name]) for name in names]
     if may_be_bad:  # padding is dropped, and to ask for more would make a device wait
         tasks += [partial(_make_finite, gradients, name) for name in names]
     squares = side_by_side(lambda task: task(), tasks)
     del found, tasks
-    total = torch.stack([values for values in squares if values is not None]).sum(dim=0)
+    terms = torch.stack([values for values in squares if values is not None])
     if observe is not None:
-        observe(total.sqrt(), clip_norm)
-    kept = total <= LARGEST_NORM**2
-    if present is not None:
-        kept = kept & present
-    factors = (_factors(total, clip_norm, clipping) * kept).nan_to_num(0.0)
-    must_clean = not may_be_bad and not bool(kept.all())  # 0 x inf is NaN
+        observe(terms.sum(dim=0).sqrt(), clip_norm)
+    factors = _factors(terms, present, clip_norm, clipping)
+    must_clean = not may_be_bad and not bool(factors.all())  # 0 x inf is NaN
 
     def weighted_sum(name: str) -> Tensor:
         values = gradients.pop(name)  # what is summed is let go: a large model has no room for both
@@ -256,13 +253,22 @@ def _make_finite(gradients: dict[str, PerRecordGradient], name: str) -> None:
     gradients[name] = gradients[name].finite()
 
 
-def _factors(squared_norms: Tensor, clip_norm: float, clipping: str) -> Tensor:
-    if math.isinf(clip_norm):
-        return torch.ones_like(squared_norms)
-    limit = clip_norm / (1 + ROUNDING_ROOM)
-    if clipping == "automatic":
-        return limit / (squared_norms.sqrt() + AUTOMATIC_GAMMA)
-    return (squared_norms.rsqrt() * limit).clamp(max=1.0)
+def _factors(terms: Tensor, present: Tensor | None, clip_norm: float, clipping: str) -> Tensor:
+    """What each record's gradient is multiplied with, from the terms of its squared norm; zero drops it."""
+    limit, offset = clip_norm / (1 + ROUNDING_ROOM), AUTOMATIC_GAMMA if clipping == "automatic" else None
+    if fused.is_used_for(terms):
+        return fused.factors(terms, present, largest=LARGEST_NORM, limit=limit, offset=offset)
+    squared_norms = terms.sum(dim=0)
+    kept = squared_norms <= LARGEST_NORM**2
+    if present is not None:
+        kept = kept & present
+    if math.isinf(limit):
+        factors = torch.ones_like(squared_norms)
+    elif offset is not None:
+        factors = limit / (squared_norms.sqrt() + offset)
+    else:
+        factors = (squared_norms.rsqrt() * limit).clamp(max=1.0)
+    return (factors * kept).nan_to_num(0.0)
 
 
 def _check_arguments(x: Tensor, y: Tensor, clip_norm: float, clipping: str, micro_batch_size: int | None) -> None:

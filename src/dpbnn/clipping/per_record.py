@@ -23,6 +23,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dpbnn.clipping import fused
+
 __all__ = [
     "LONGEST_FLOAT32_SUM",
     "Dense",
@@ -79,13 +81,18 @@ class Dense:
     norms: Tensor | None = None
 
     def squared_norms(self) -> Tensor:  # noqa: D102 - the protocol says it, here and below
-        return (row_norms(self.values.unsqueeze(-1).flatten(1)) if self.norms is None else self.norms).square()
+        rows = self.values.unsqueeze(-1).flatten(1)
+        if fused.is_used_for(rows):
+            return fused.squares(rows)
+        return (row_norms(rows) if self.norms is None else self.norms).square()
 
     def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:  # noqa: D102
+        if fused.is_used_for(self.values):
+            return fused.weighted_sum(self.values, factors, out)
         return placed(torch.tensordot(factors.to(self.values.dtype), self.values, dims=1), out)
 
     def finite(self) -> "Dense":  # noqa: D102
-        return Dense(_finite(self.values))
+        return self if fused.is_used_for(self.values) else Dense(_finite(self.values))
 
     def dense(self) -> "Dense":  # noqa: D102
         return self
@@ -122,6 +129,8 @@ class Outer:
 
     def squared_norms(self) -> Tensor:
         """One position: ``|a|^2 |g|^2``. Several: ``<A A', G G'>`` in float64 (in float32 it cancels)."""
+        if self.inputs.shape[1:3] == (1, 1) and fused.is_used_for(self.inputs):
+            return fused.products(self.inputs.flatten(1), self.output_gradients.flatten(1))
         term_norms = self.norms[0].clamp_min(SMALLEST_NORM) * self.norms[1].clamp_min(SMALLEST_NORM)
         if self.inputs.shape[1:3] == (1, 1):
             return term_norms.flatten().square()
@@ -141,7 +150,10 @@ class Outer:
         return torch.cat([((a @ a.mT) * (g @ g.mT)).sum(dim=(1, 2, 3)) for a, g in pairs])
 
     def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:  # noqa: D102
-        scaled = self.output_gradients * factors.to(self.inputs.dtype)[:, None, None, None]
+        if fused.is_used_for(self.output_gradients):
+            scaled = fused.scaled(self.output_gradients, factors)
+        else:
+            scaled = self.output_gradients * factors.to(self.inputs.dtype)[:, None, None, None]
         groups, d, p = self.inputs.shape[1], self.inputs.shape[3], scaled.shape[3]
         inputs = self.inputs.transpose(0, 1).reshape(groups, -1, d)
         scaled = scaled.transpose(0, 1).reshape(groups, -1, p)
@@ -152,7 +164,9 @@ class Outer:
         return total
 
     def finite(self) -> "Outer":  # noqa: D102
-        return Outer(_finite(self.inputs), _finite(self.output_gradients), self.shape)
+        is_skipped = fused.is_used_for(self.output_gradients)
+        gradients = self.output_gradients if is_skipped else _finite(self.output_gradients)
+        return Outer(_finite(self.inputs), gradients, self.shape)
 
     def dense(self) -> Dense:  # noqa: D102
         return Dense((self.output_gradients.mT @ self.inputs).reshape(-1, *self.shape))
@@ -240,6 +254,8 @@ def row_norms(values: Tensor) -> Tensor:
 
     A long row is added up in pieces: float32 would lose more than the room for rounding.
     """
+    if fused.is_used_for(values):
+        return fused.squares(values.reshape(-1, values.shape[-1])).sqrt().view(values.shape[:-1])
     length = values.shape[-1]
     if length <= LONGEST_FLOAT32_SUM:
         return torch.linalg.vector_norm(values, dim=-1).double()

@@ -28,7 +28,7 @@ from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.records import ResidentRecords
 from dpbnn.schedule import by_step
 from dpbnn.stepping.eager import EagerSteps, forget_masks
-from dpbnn.stepping.feeds import DEVIATIONS, Feed, Part, ResidentFeed, StreamedFeed, largest_part, part_size
+from dpbnn.stepping.feeds import DEVIATIONS, Feed, Part, ResidentFeed, StreamedFeed, largest_part, part_sizes
 from dpbnn.stepping.graphs import Graphs, NotRecordable, SharedNoise
 from dpbnn.stepping.read_ahead import read_ahead
 from dpbnn.stepping.work import Work
@@ -81,13 +81,13 @@ class RecordedSteps:
             work.execution.micro_batch_size or largest_part(work.checked.numbers_written_out, rate * len(work.records))
             for work in runs
         ]
-        self._size, parts = part_size(
+        self._sizes = part_sizes(
             len(runs[0].records),
             rate,
             DEVIATIONS if len(runs) == 1 else DEVIATIONS + 1,
             min(filter(None, limits), default=None),
         )
-        rooms = [_Room(work, state, first_step, parts) for work, state in zip(runs, states, strict=True)]
+        rooms = [_Room(work, state, first_step, len(self._sizes) > 1) for work, state in zip(runs, states, strict=True)]
         self._sums, self._noisy = [room.sums for room in rooms], [NoisySum(room.released) for room in rooms]
         self._feed = self._open_feed(first_step)
         self._schedules = [_levels_by_step(work.plan) for work in runs]
@@ -135,7 +135,7 @@ class RecordedSteps:
             try:
                 self._begin(step)
                 parts = self._feed.parts(step)
-                if parts == 1 and step >= self._recorded_from:
+                if len(parts) == len(self._sizes) == 1 and step >= self._recorded_from:
                     self._feed.next_part()
                     last = self._recording("whole", step, self._whole)
                 else:
@@ -176,10 +176,10 @@ class RecordedSteps:
         """A model may draw on the host (if it does, it will not be recorded), and a dataset when it is read."""
         return step < self._recorded_from or self._runs[0].draws_when_read
 
-    def _parts_and_noise(self, step: int, parts: int) -> None:
-        for part in range(parts):
+    def _parts_and_noise(self, step: int, parts: list[int]) -> None:
+        for position, size in enumerate(parts):
             self._feed.next_part()
-            self._recording(("part", part == 0), step, partial(self._part, first=part == 0))()
+            self._recording(("part", size, position == 0), step, partial(self._part, size, first=position == 0))()
         self._recording("noise", step, self._add_noise)()
 
     def _recording(self, kind: Any, step: int, work: Callable[[int], None]) -> Callable[[], None]:
@@ -199,7 +199,7 @@ class RecordedSteps:
     def _host_state(self) -> list[Any]:
         return [mode_of(work.checked.objective.model) for work in self._runs]
 
-    def _part(self, step: int, first: bool = True, meanwhile: Callable[[], None] | None = None) -> None:
+    def _part(self, size: int, step: int, first: bool = True, meanwhile: Callable[[], None] | None = None) -> None:
         """Add the clipped gradients of one part of the batch to the sums."""
 
         def clip(run: tuple[Work, Any, Weights, Part]) -> None:
@@ -221,7 +221,7 @@ class RecordedSteps:
                 if clipped.gradients[name] is not total:
                     (total.copy_ if first else total.add_)(clipped.gradients[name])
 
-        side_by_side(clip, zip(self._runs, self._states, self._sums, self._feed.read(), strict=True))
+        side_by_side(clip, zip(self._runs, self._states, self._sums, self._feed.read(size), strict=True))
 
     def _add_noise(self, step: int) -> None:
         """Noise is written over the sums; what is released has a place of its own only where it has another type."""
@@ -259,7 +259,7 @@ class RecordedSteps:
 
         if len(self._runs) > 1:  # they are branches, which do not branch again
             draw_noise()
-        self._part(step, meanwhile=draw_noise if len(self._runs) == 1 else None)
+        self._part(self._sizes[0], step, meanwhile=draw_noise if len(self._runs) == 1 else None)
         for stream in branch:
             join(stream)
         self._add_noise(step)
@@ -268,10 +268,10 @@ class RecordedSteps:
     def _open_feed(self, first_step: int) -> Feed:
         work = self._runs[0]
         if isinstance(work.records, ResidentRecords):
-            return ResidentFeed(work.records, [run.sampler for run in self._runs], self._size, first_step)
+            return ResidentFeed(work.records, [run.sampler for run in self._runs], self._sizes, first_step)
         batches = work.records.batches(work.sampler, first_step, work.plan.steps, work.execution.dataset_workers)
         return StreamedFeed(
-            read_ahead(batches, work.device, work.draws_when_read), work.records.empty, self._size, work.device
+            read_ahead(batches, work.device, work.draws_when_read), work.records.empty, self._sizes, work.device
         )
 
     def _give_up(self, error: Exception, step: int) -> None:
@@ -291,7 +291,7 @@ class _Room:
     Sums of several parts are in float64, as those of many records always are.
     """
 
-    def __init__(self, work: Work, state: Any, step: int, parts: int) -> None:
+    def __init__(self, work: Work, state: Any, step: int, adds_up: bool) -> None:
         work.method.begin_step(state, step)
         where = work.method.weights(state, step)
         like = {
@@ -300,5 +300,5 @@ class _Room:
         shapes = {name: (2, *v.shape) if isinstance(where, Draws) else v.shape for name, v in like.items()}
         self.released = in_one_piece({name: like[name].new_empty(shapes[name]) for name in like})
         self.sums = self.released
-        if parts > 1:
+        if adds_up:
             self.sums = in_one_piece({name: values.double() for name, values in self.released.items()})

@@ -1,0 +1,124 @@
+"""What clipping does between matrix products, in one launch each: for CUDA devices where Triton is there.
+
+    squares        |v_i|^2
+    products       |a_i|^2 |g_i|^2
+    factors        f_i, what each record's gradient is multiplied with
+    scaled         f_i v_i
+    weighted_sum   sum_i f_i v_i
+
+Torch brings Triton on Linux. Elsewhere the callers do the same by torch's own operations, which take several launches
+and go over the numbers more often.
+
+Guarantees:
+    Everything is computed in float64 and rounded once, when it is stored.
+    A record with factor zero is not read: whatever it holds, it contributes exactly zero.
+    The order of additions is fixed: the same numbers give the same result.
+"""
+
+import math
+import warnings
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpbnn.types import DpbnnWarning
+
+__all__ = ["factors", "is_used_for", "products", "scaled", "squares", "weighted_sum"]
+
+PIECE = 8192
+"""Numbers of a row that one program adds up."""
+BLOCK, FEW = 1024, 128
+LONG = 2**17
+"""From this length on there are columns enough to keep a device busy."""
+
+
+def is_used_for(values: Tensor) -> bool:
+    """Whether these kernels run on the device of `values`, for its type."""
+    return values.is_cuda and values.dtype in (torch.float32, torch.float64) and _works()
+
+
+@cache
+def _works() -> bool:
+    """Kernels are compiled when they are first used, which takes a C compiler."""
+    if find_spec("triton") is None:
+        return False
+    try:
+        return float(squares(torch.ones(2, 3, device="cuda"))[1]) == 3.0
+    except Exception as error:  # whatever a compiler, its cache or its driver raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        warnings.warn(f"Triton does not work here, and steps will be slower: {reason}", DpbnnWarning, stacklevel=2)
+        return False
+
+
+@cache
+def _kernels() -> Any:
+    from dpbnn.clipping import kernels  # late: it takes its time, and only a GPU needs it
+
+    return kernels
+
+
+def squares(values: Tensor) -> Tensor:
+    """``|v_i|^2`` of each row of ``[rows, length]``."""
+    if not len(values):
+        return values.new_empty(0, dtype=torch.float64)
+    values = values.contiguous()
+    pieces = max(1, math.ceil(values.shape[1] / PIECE))
+    out = values.new_empty(len(values), pieces, dtype=torch.float64)
+    _kernels().squares[len(values), pieces](values, out, values.shape[1], pieces, PIECE=PIECE, BLOCK=BLOCK)
+    return out[:, 0] if pieces == 1 else out.sum(dim=1)
+
+
+def products(inputs: Tensor, output_gradients: Tensor) -> Tensor:
+    """``|a_i|^2 |g_i|^2`` of the rows of ``[rows, d]`` and ``[rows, p]``."""
+    a, g = inputs.contiguous(), output_gradients.contiguous()
+    out = a.new_empty(len(a), dtype=torch.float64)
+    _kernels().products[(len(a),)](a, g, out, a.shape[1], g.shape[1], BLOCK=BLOCK)
+    return out
+
+
+def factors(terms: Tensor, present: Tensor | None, largest: float, limit: float, offset: float | None) -> Tensor:
+    """From the terms ``[terms, records]`` of squared norms what each record is multiplied with.
+
+    ``min(1, limit / norm)``, or ``limit / (norm + offset)`` if there is an offset; zero beyond the largest norm, where
+    it is no number, and for what is not present.
+    """
+    out = torch.empty_like(terms[0])
+    _kernels().factors[(math.ceil(len(out) / FEW),)](
+        terms.contiguous(),
+        terms if present is None else present,
+        out,
+        len(terms),
+        len(out),
+        largest,
+        limit,
+        offset or 0.0,
+        HAS_PRESENT=present is not None,
+        CLIPS=not math.isinf(limit),
+        ADDS=offset is not None,
+        BLOCK=FEW,
+    )
+    return out
+
+
+def scaled(values: Tensor, weights: Tensor) -> Tensor:
+    """``f_i v_i`` of ``[records, ...]``."""
+    values = values.contiguous()
+    out, length = torch.empty_like(values), values[0].numel()
+    grid = len(values), math.ceil(length / BLOCK)
+    _kernels().scaled[grid](values, weights, out, length, BLOCK=BLOCK)
+    return out
+
+
+def weighted_sum(values: Tensor, weights: Tensor, out: Tensor | None = None) -> Tensor:
+    """``sum_i f_i v_i`` of ``[records, ...]``; `out` is where it is to lie, in any type."""
+    values = values.contiguous()
+    length = values[0].numel()
+    total = values.new_empty(values.shape[1:]) if out is None or not out.is_contiguous() else out
+    rows, columns = (4, 1024) if length >= LONG else (32, 32)
+    _kernels().weighted_sum[(math.ceil(length / columns),)](
+        values, weights, total, len(values), length, ROWS=rows, COLUMNS=columns
+    )
+    return total if out is None or out is total else out.copy_(total)

@@ -1,0 +1,88 @@
+"""Kernels of `dpbnn.clipping.fused`, in Triton: programs that run side by side on a GPU, each on its own numbers.
+
+Triton hands numbers of Python over in float32; limits are rounded by that, within the room that there is for rounding.
+"""
+
+import triton
+import triton.language as tl
+
+__all__ = ["factors", "products", "scaled", "squares", "weighted_sum"]
+
+COUNTS = ["terms", "records"]
+"""What may change from part to part: no other kernel is compiled for that, which a recording could not do."""
+
+
+@triton.jit
+def squares(values, out, length, pieces, PIECE: tl.constexpr, BLOCK: tl.constexpr):
+    """One program adds up one piece of one row."""
+    row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    total = tl.zeros([BLOCK], tl.float64)
+    for start in range(piece * PIECE, min(length, (piece + 1) * PIECE), BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        numbers = tl.load(values + row * length + columns, mask=columns < length, other=0.0).to(tl.float64)
+        total += numbers * numbers
+    tl.store(out + row * pieces + piece, tl.sum(total))
+
+
+@triton.jit
+def products(inputs, output_gradients, out, d, p, BLOCK: tl.constexpr):
+    """One program for each record."""
+    row = tl.program_id(0).to(tl.int64)
+    of_inputs = tl.zeros([BLOCK], tl.float64)
+    for start in range(0, d, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        numbers = tl.load(inputs + row * d + columns, mask=columns < d, other=0.0).to(tl.float64)
+        of_inputs += numbers * numbers
+    of_outputs = tl.zeros([BLOCK], tl.float64)
+    for start in range(0, p, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        numbers = tl.load(output_gradients + row * p + columns, mask=columns < p, other=0.0).to(tl.float64)
+        of_outputs += numbers * numbers
+    tl.store(out + row, tl.sum(of_inputs) * tl.sum(of_outputs))
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def factors(
+    squared_norms, present, out, terms, records, largest, limit, offset,
+    HAS_PRESENT: tl.constexpr, CLIPS: tl.constexpr, ADDS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One program for many records."""
+    own = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = own < records
+    total = tl.zeros([BLOCK], tl.float64)
+    for term in range(terms):
+        total += tl.load(squared_norms + term * records + own, mask=inside, other=0.0)
+    one = tl.full([BLOCK], 1.0, tl.float64)
+    kept = total <= one * largest * largest
+    if HAS_PRESENT:
+        kept = kept & tl.load(present + own, mask=inside, other=0).to(tl.int1)
+    factor = one
+    if CLIPS:
+        norm = tl.sqrt(total)
+        factor = one * limit / (norm + offset if ADDS else tl.maximum(norm, one * limit))
+    tl.store(out + own, tl.where(kept, factor, 0.0).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def scaled(values, weights, out, length, BLOCK: tl.constexpr):
+    """One program for a block of one record."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    own = tl.load(weights + row)
+    numbers = tl.load(values + row * length + columns, mask=(columns < length) & (own != 0), other=0.0)
+    result = (numbers.to(tl.float64) * own).to(out.dtype.element_ty)
+    tl.store(out + row * length + columns, result, mask=columns < length)
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def weighted_sum(values, weights, out, records, length, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """One program for some columns of all records."""
+    columns = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros([COLUMNS], tl.float64)
+    for start in range(0, records, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        own = tl.load(weights + rows, mask=rows < records, other=0.0)
+        read = (own != 0)[:, None] & (columns < length)[None, :]
+        numbers = tl.load(values + rows.to(tl.int64)[:, None] * length + columns[None, :], mask=read, other=0.0)
+        total += tl.sum(numbers.to(tl.float64) * own[:, None], axis=0)
+    tl.store(out + columns, total.to(out.dtype.element_ty), mask=columns < length)
