@@ -2,16 +2,19 @@
 
 dpbnn bench                      the programs
 dpbnn bench NAME [options]       one of them; --quick tries it out, --help says more
-dpbnn bench all [options]        all that suit this machine
+dpbnn bench all [options]        all that suit this machine, each in a process of its own
 dpbnn bench report [--check]     tables and pictures of docs/speed.md, from the figures that were written down
 """
 
 import ast
+import importlib
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+BAD_INPUT, INTERRUPTED = 2, 130
 ANY, GPU = "any machine", "GPU"
 PROGRAMS = {
     "clipping": ("clipping.py", ANY),
@@ -40,40 +43,72 @@ def _first_line(file: str) -> str:
 
 
 def run(name: str, options: list[str]) -> int:
-    """The exit code of a program."""
-    return subprocess.run([sys.executable, str(FOLDER / PROGRAMS[name][0]), *options], check=False).returncode
+    """The exit code of a program, in this process."""
+    if name == "report":
+        return importlib.import_module("report").main(options)
+    importlib.import_module(Path(PROGRAMS[name][0]).stem).PROGRAM.run(options)
+    return 0
 
 
 def run_all(options: list[str]) -> int:
-    """One after another; the worst exit code."""
+    """One after another, each in a fresh process; the worst exit code."""
     import torch
 
-    suits = {ANY, GPU} if torch.cuda.is_available() else {ANY}
-    chosen = [name for name, (_, needs) in PROGRAMS.items() if needs in suits]
+    from program import Parser, is_folder, positive
+
+    parser = Parser("all", "All programs that suit this machine, one after another.")
+    parser.add_argument("--quick", action="store_true", help="a few seconds each: only whether they run")
+    parser.add_argument("--json", help="folder for the figures, instead of the files beside the programs")
+    parser.add_argument("--rounds", type=positive, help="instead of each program's own number")
+    given = parser.parse_args(options)
+    if given.json is not None and not is_folder(given.json):
+        parser.error(f"argument --json: must be a folder, with / at its end if it is new, got {given.json!r}")
     worst = 0
-    for name in chosen:
-        print(f"{name}: {_first_line(PROGRAMS[name][0])}", flush=True)
-        worst = max(worst, abs(run(name, options)))
+    for name, (file, needs) in PROGRAMS.items():
+        if needs == GPU and not torch.cuda.is_available():
+            print(f"{name}: left out, as it needs a CUDA device, which is not here", flush=True)
+            continue
+        print(f"{name}: {_first_line(file)}", flush=True)
+        worst = max(worst, abs(_run_apart(name, options)))
     return worst
 
 
+def _run_apart(name: str, options: list[str]) -> int:
+    child = subprocess.Popen([sys.executable, str(FOLDER), name, *options])
+    try:
+        return child.wait()
+    except KeyboardInterrupt:
+        if child.poll() is None:  # at a terminal it was interrupted as well, and needs no second one
+            child.send_signal(signal.SIGINT)
+        if child.wait() == INTERRUPTED:  # and has said so
+            sys.exit(INTERRUPTED)
+        raise
+
+
 def main(arguments: list[str]) -> int:
-    """The exit code."""
+    """The exit code; bad input and interrupts are answered with one line."""
     name, *options = arguments or [""]
-    if not name:
+    if name in ("", "-h", "--help"):
         print(listing())
         return 0
-    if name == "all":
-        return run_all(options)
-    if name == "report":
-        from report import main as report
+    choices = [*PROGRAMS, "all", "report"]
+    if name not in choices:
+        print(f"Error: NAME must be one of {', '.join(choices)}, got {name!r}.", file=sys.stderr)
+        return BAD_INPUT
+    try:
+        return run_all(options) if name == "all" else run(name, options)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is on its way out, and a second one would show how
+        written = "what was finished is written" if name == "all" else "nothing was written"
+        print(f"{name}: interrupted; {written}", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        from dpbnn.types import DpbnnError
 
-        return report(options)
-    if name not in PROGRAMS:
-        choices = ", ".join([*PROGRAMS, "all", "report"])
-        print(f"Error: NAME must be one of {choices}, got {name!r}.", file=sys.stderr)
-        return 2
-    return run(name, options)
+        if not isinstance(error, DpbnnError):
+            raise
+        print(f"Error: {' '.join(str(error).split())}", file=sys.stderr)
+        return BAD_INPUT
 
 
 if __name__ == "__main__":

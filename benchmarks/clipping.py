@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from measure import Build, Step, take_turns
 from pictures import bars, panels
-from program import Figures, Options, Program, Results, Table
+from program import Figures, Options, Program, Results, Table, positive
 from variants import (
     NETWORKS,
     Variant,
@@ -102,8 +102,8 @@ PROGRAM = Program(
     tables,
     picture,
     {
-        "rounds": {"type": int, "default": 9},
-        "batch-size": {"type": int, "default": 256},
+        "rounds": {"type": positive, "default": 9},
+        "batch-size": {"type": positive, "default": 256},
         "model": {"choices": list(NETWORKS), "help": "only this one"},
     },
     build,

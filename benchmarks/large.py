@@ -21,7 +21,7 @@ from dpbnn.execution import computing_in
 from large_networks import LanguageModel, NextToken, PictureTransformer, WideResNet
 from measure import Step, device, peak_megabytes, take_turns
 from pictures import bars, panels
-from program import Figures, Options, Program, Results, Table
+from program import Figures, Options, Program, Results, Table, positive
 from variants import OPACUS, Network, Take, Variant, opacus_is_there, plain_step, step_of_fit
 
 if TYPE_CHECKING:
@@ -179,9 +179,9 @@ PROGRAM = Program(
     tables,
     picture,
     {
-        "rounds": {"type": int, "default": 3},
+        "rounds": {"type": positive, "default": 3},
         "only": {"help": "networks whose name starts so"},
-        "batch-size": {"type": int, "help": "instead of the network's own"},
+        "batch-size": {"type": positive, "help": "instead of the network's own"},
         "small": {"action": "store_true", "dest": "quick", "help": "the same as --quick"},
     },
     gpu_only=True,

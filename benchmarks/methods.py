@@ -11,7 +11,7 @@ import dpbnn
 from dpbnn.methods import Method
 from measure import Step, take_turns
 from pictures import bars, panels
-from program import Figures, Options, Program, Results, Table
+from program import Figures, Options, Program, Results, Table, positive
 from variants import LEARNING_RATE, NETWORKS, step_of_fit
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ PROGRAM = Program(
     measure,
     tables,
     picture,
-    {"rounds": {"type": int, "default": 9}, "batch-size": {"type": int, "default": 256}},
+    {"rounds": {"type": positive, "default": 9}, "batch-size": {"type": positive, "default": 256}},
 )
 
 if __name__ == "__main__":

@@ -32,19 +32,27 @@ def panels(rows: int, columns: int, width: float = 170, height: float = 60) -> "
 def bars(axes: "Axes", values: Mapping[str, float | None], title: str, label: str, one: bool = True) -> None:
     """A bar for each name, top to bottom, with its figure; None is a bar that could not be measured.
 
-    `one` draws a line at 1, for ratios.
+    `one` draws a line at 1, for ratios; their axis is logarithmic if the largest is beyond ten times the smallest.
     """
     names = list(values)
     lengths = [values[name] or 0.0 for name in names]
     axes.barh(range(len(names)), lengths, color=[_colour(name) for name in names], height=0.65)
-    room = max(lengths, default=1.0)
+    low, high = min(filter(None, lengths), default=1.0), max(lengths, default=1.0)
+    if one and high > 10 * low:
+        low, label = low / 2, f"{label}, log scale"  # half, or the shortest bar would have no length
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xlim(low, high * (high / low) ** 0.18)
+    else:
+        low = 0.0
+        axes.set_xlim(low, 1.18 * high)
     for position, name in enumerate(names):
         value = values[name]
         text = "failed" if value is None else f"{value:.2f}" if value < 10 else f"{value:.0f}"
-        axes.text(lengths[position] + 0.02 * room, position, text, va="center", fontsize=7, bbox=PAPER)
+        end = (max(lengths[position], low), position)
+        axes.annotate(text, end, (3, 0), textcoords="offset points", va="center", fontsize=7, bbox=PAPER)
     if one:
         axes.axvline(1, color=INK, linewidth=0.8, linestyle=":", zorder=0)
-    axes.set_xlim(0, 1.18 * room)
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel(label)

@@ -18,7 +18,7 @@ from dpbnn.posterior import DropoutNetwork, MeanField, Posterior, WeightSamples
 from dpbnn.predict import predict
 from measure import Step, device, take_turns
 from pictures import bars, panels
-from program import Figures, Options, Program, Results, Table
+from program import Figures, Options, Program, Results, Table, positive
 from variants import NETWORKS as PAPERS
 from variants import Network
 
@@ -120,9 +120,9 @@ PROGRAM = Program(
     tables,
     picture,
     {
-        "draws": {"type": int, "default": 10},
-        "rows": {"type": int, "default": 5000},
-        "rounds": {"type": int, "default": 5},
+        "draws": {"type": positive, "default": 10},
+        "rows": {"type": positive, "default": 5000},
+        "rounds": {"type": positive, "default": 5},
     },
 )
 

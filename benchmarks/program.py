@@ -4,26 +4,37 @@ Figures are filed in a JSON file beside the program under the machine's name, so
 """
 
 import argparse
+import io
 import json
 import math
+import os
+import signal
+import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from rich.console import Console
 from rich.table import Table as RichTable
 
 import dpbnn
+from dpbnn.types import DpbnnError
 from measure import Build, device, machine, peak_megabytes, print_peak
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["IMAGES", "Figures", "Options", "Program", "Results", "Table"]
+__all__ = [
+    "IMAGES", "Figures", "Options", "Parser", "Program", "Results", "Table", "is_folder", "positive", "uninterrupted",
+    "write",
+]  # fmt: skip
 
 Options = argparse.Namespace
 Figures = dict[str, Any]
@@ -32,6 +43,34 @@ Results = dict[str, Figures]
 """Of all machines, by name."""
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
+
+
+class Parser(argparse.ArgumentParser):
+    """Answers bad options with one line and exit code 2."""
+
+    def __init__(self, name: str, text: str | None) -> None:
+        layout = argparse.RawDescriptionHelpFormatter
+        super().__init__(f"dpbnn bench {name}", description=text, formatter_class=layout)
+
+    def error(self, message: str) -> NoReturn:
+        """One line."""
+        self.exit(2, f"Error: {message}; {self.prog} --help lists the options.\n")
+
+
+def positive(text: str) -> int:
+    """An option that says how many: a whole number above 0."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be a whole number >= 1, got {text!r}")
+    return int(text)
+
+
+def is_folder(path: str) -> bool:
+    """Whether --json means a folder, which is made where it is not there yet; what it is to lie in must be."""
+    folder = path.endswith("/") or Path(path).is_dir()
+    above = Path(path) if folder and Path(path).exists() else Path(path).parent
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise DpbnnError(f"--json must be in a folder that is there and can be written to, got {path!r}.")
+    return folder
 
 
 @dataclass(frozen=True)
@@ -100,18 +139,28 @@ class Program:
             print_peak(self.builds(options.memory_of, options), options.memory_size)
             return
         if self.gpu_only and device() == "cpu" and not options.quick:
-            print(f"{self.name} needs a CUDA device, which is not here; --quick tries it out on a CPU.")
-            return
-        figures = _rounded({"torch": torch.__version__} | self.measure(options))
+            raise DpbnnError(f"{self.name} needs a CUDA device, which is not here; --quick tries it out on a CPU.")
+        target = self._target(options)
+        code, day = _code(), date.today().isoformat()
+        figures = _rounded({"torch": torch.__version__, "code": code, "date": day} | self.measure(options))
+        if not figures["rows"]:
+            raise DpbnnError(f"{self.name} found nothing to measure; --only must be how one of its names starts.")
         for table in self.tables(machine(), figures):
             Console(width=None if sys.stdout.isatty() else 140).print(table.for_terminal())
-        target = options.json or (None if options.quick else self.json)
-        if target is not None and target.is_dir():
-            target = target / self.json.name
         if target is not None:
-            target.write_text(json.dumps(_read(target) | {machine(): figures}, indent=1) + "\n")
-        if target == self.json:
-            self.draw()
+            results = _read(target) | {machine(): figures}
+            with uninterrupted():
+                write({target: f"{json.dumps(results, indent=1)}\n".encode()})
+                write(self.drawn(results) if target == self.json else {})
+
+    def _target(self, options: Options) -> Path | None:
+        """Where figures go, if anywhere; checked before they are measured, so that none are lost."""
+        target = None if options.quick else self.json
+        if options.json is not None:
+            target = Path(options.json) / self.json.name if is_folder(options.json) else Path(options.json)
+        if target is not None:
+            _read(target)
+        return target
 
     def peak(self, case: str, size: int, options: Options) -> float:
         """Megabytes that a case of `builds` takes on `size` records."""
@@ -119,30 +168,23 @@ class Program:
         again = [self.file, "--memory-of", case, "--memory-size", str(size), *(["--quick"] if options.quick else [])]
         return peak_megabytes(self.builds(case, options), size, again)
 
-    def draw(self) -> None:
-        """The picture, as SVG and PNG."""
-        if self.picture is None or not self.results():
-            return
-        try:
-            import matplotlib
-        except ImportError:
-            print("No picture without matplotlib; pip install 'dpbnn[plots]' adds it.", file=sys.stderr)
-            return
-        IMAGES.mkdir(exist_ok=True)
-        with matplotlib.rc_context({"svg.hashsalt": self.name}):  # the same figures give the same file
-            figure = self.picture(self.results())
-            figure.savefig(IMAGES / f"{self.name}.svg", metadata={"Date": None})
-            figure.savefig(IMAGES / f"{self.name}.png", dpi=200)
+    def drawn(self, results: Results) -> dict[Path, bytes]:
+        """The picture, as SVG and PNG, if there is one."""
+        if self.picture is None or not results or not _matplotlib_is_there():
+            return {}
+        import matplotlib
 
-    def _parser(self) -> argparse.ArgumentParser:
-        text = sys.modules[self.measure.__module__].__doc__
-        parser = argparse.ArgumentParser(
-            f"dpbnn bench {self.name}", description=text, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+        svg, png = io.BytesIO(), io.BytesIO()
+        with matplotlib.rc_context({"svg.hashsalt": self.name}):  # the same figures give the same file
+            figure = self.picture(results)
+            figure.savefig(svg, format="svg", metadata={"Date": None})
+            figure.savefig(png, format="png", dpi=200)
+        return {IMAGES / f"{self.name}.svg": svg.getvalue(), IMAGES / f"{self.name}.png": png.getvalue()}
+
+    def _parser(self) -> Parser:
+        parser = Parser(self.name, sys.modules[self.measure.__module__].__doc__)
         parser.add_argument("--quick", action="store_true", help="a few seconds: only whether it runs; writes nothing")
-        parser.add_argument(
-            "--json", type=Path, help="file or folder for the figures, instead of the file beside the program"
-        )
+        parser.add_argument("--json", help="file or folder for the figures, instead of the file beside the program")
         parser.add_argument("--memory-of", help=argparse.SUPPRESS)
         parser.add_argument("--memory-size", type=int, help=argparse.SUPPRESS)
         for name, settings in (self.options or {}).items():
@@ -150,8 +192,57 @@ class Program:
         return parser
 
 
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """For what takes a moment and belongs together."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def write(files: Mapping[Path, bytes]) -> None:
+    """Each under another name first: no file is ever half there."""
+    for file, content in files.items():
+        file.parent.mkdir(exist_ok=True)
+        part = file.with_name(f"{file.name}.part")
+        part.write_bytes(content)
+        part.replace(file)
+
+
+@cache
+def _matplotlib_is_there() -> bool:
+    """It is optional; cached, so that its absence is said once."""
+    try:
+        import matplotlib  # noqa: F401 - only whether it is there
+    except ImportError:
+        print("No picture without matplotlib; pip install 'dpbnn[plots]' adds it.", file=sys.stderr)
+        return False
+    return True
+
+
+def _code() -> str:
+    """The commit, and whether Python files differ from it (figures are written into the tree and do not count)."""
+    git = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent)]
+    try:
+        commit = subprocess.check_output([*git, "describe", "--always"], text=True, stderr=subprocess.DEVNULL)
+        changed = subprocess.check_output([*git, "status", "--porcelain", "--", ":/*.py"])
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit.strip() + ("-dirty" if changed else "")
+
+
 def _read(file: Path) -> Results:
-    return json.loads(file.read_text()) if file.exists() else {}
+    if not file.exists():
+        return {}
+    try:
+        found = json.loads(file.read_bytes() if file.is_file() else b"")
+    except (OSError, ValueError) as error:
+        raise DpbnnError(f"{file} must hold JSON, got {error}; mend or remove it.") from None
+    if not isinstance(found, dict) or not all(isinstance(figures, dict) for figures in found.values()):
+        raise DpbnnError(f"{file} must hold an object of objects, one for each machine; mend or remove it.")
+    return found
 
 
 def _rounded(value: Any) -> Any:

@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from program import IMAGES, Program
+from program import IMAGES, Parser, Program, uninterrupted, write
 
 __all__ = ["PAGE", "filled", "main"]
 
@@ -37,16 +37,21 @@ def _figures(program: Program) -> str:
 
 def main(options: list[str]) -> int:
     """Write page and pictures; with --check, say whether the page is what would be written."""
+    parser = Parser("report", __doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the page is out of date")
+    check = parser.parse_args(options).check
     before = PAGE.read_text()
     after = filled(before)
-    if "--check" in options:
+    if check:
         if after != before:
             print(f"{PAGE.name} does not agree with the figures; dpbnn bench report writes it.", file=sys.stderr)
         return int(after != before)
-    PAGE.write_text(after)
     programs = [_program(found[2]) for found in PLACE.finditer(before)]
+    files = {PAGE: after.encode()}
     for program in programs:
-        program.draw()
+        files |= program.drawn(program.results())
+    with uninterrupted():
+        write(files)
     count = sum(bool(program.results()) for program in programs)
     print(f"{PAGE} and {IMAGES} show the figures of {count} programs out of {len(programs)}.")
     return 0

@@ -22,7 +22,7 @@ from dpbnn.predict import predict
 from large_networks import LanguageModel, NextToken
 from measure import Build, Step, device, take_turns
 from pictures import COLOURS, panels
-from program import Figures, Options, Program, Results, Table
+from program import Figures, Options, Program, Results, Table, positive
 from variants import NETWORKS, Network, Variant, plain_step, private_step
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ PROGRAM = Program(
     measure,
     tables,
     picture,
-    {"rounds": {"type": int, "default": 5}, "only": {"choices": list(GROWTHS), "help": "only this"}},
+    {"rounds": {"type": positive, "default": 5}, "only": {"choices": list(GROWTHS), "help": "only this"}},
     build,
 )
 

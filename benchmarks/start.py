@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import track
 
 from pictures import panels, parts, top_legend
-from program import Figures, Options, Program, Results, Table
+from program import Figures, Options, Program, Results, Table, positive
 from variants import NETWORKS
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def picture(results: Results) -> "Figure":
     return figure
 
 
-PROGRAM = Program("start", __file__, measure, tables, picture, {"rounds": {"type": int, "default": 5}})
+PROGRAM = Program("start", __file__, measure, tables, picture, {"rounds": {"type": positive, "default": 5}})
 
 if __name__ == "__main__":
     PROGRAM.run()

@@ -7,6 +7,7 @@ and bytes are counted, and compared with a large matrix product and a large copy
 every operation's inputs and results: a bound from above, as caches are not known here.
 """
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,11 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from large import Sequences
+from large import SMALL, Sequences
 from large_networks import LanguageModel, NextToken
 from measure import Step, device, take_turns
 from pictures import panels, parts, top_legend
-from program import Figures, Options, Program, Results, Table
+from program import Figures, Options, Program, Results, Table, positive
 from variants import NETWORKS as PAPERS
 from variants import Network, plain_step, private_step
 
@@ -54,6 +55,7 @@ NETWORKS: dict[str, tuple[Network, int]] = {
     "transformer": (Sequences(language, (128,), 1000, NextToken()), 16),
 }
 """Each with its batch size."""
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or torch.profiler prints two lines whenever it is used
 
 
 def prepare(network: Network, kind: str, size: int) -> Step:
@@ -146,7 +148,8 @@ def peaks(quick: bool) -> dict[str, float]:
 def measure(options: Options) -> Figures:
     """All networks, plain and private."""
     limits, rows = peaks(options.quick), []
-    for name, (network, size) in NETWORKS.items():
+    networks = NETWORKS | ({"transformer": SMALL["language model"]} if options.quick else {})
+    for name, (network, size) in networks.items():
         records = 4 if options.quick else size
         steps = {kind: prepare(network, kind, records) for kind in ("plain", "private")}
         times = take_turns(steps, 1 if options.quick else options.rounds, 0.0 if options.quick else 0.25, name)
@@ -204,7 +207,7 @@ def picture(results: Results) -> "Figure":
     return figure
 
 
-PROGRAM = Program("profile", __file__, measure, tables, picture, {"rounds": {"type": int, "default": 5}})
+PROGRAM = Program("profile", __file__, measure, tables, picture, {"rounds": {"type": positive, "default": 5}})
 
 if __name__ == "__main__":
     PROGRAM.run()

@@ -13,7 +13,7 @@ from torch import Tensor
 import dpbnn
 from measure import Step, device, take_turns
 from pictures import bars, panels
-from program import Figures, Options, Program, Results, Table
+from program import Figures, Options, Program, Results, Table, positive
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,9 +79,9 @@ PROGRAM = Program(
     tables,
     picture,
     {
-        "runs": {"type": int, "default": 20},
-        "steps": {"type": int, "default": 1500},
-        "rounds": {"type": int, "default": 2},
+        "runs": {"type": positive, "default": 20},
+        "steps": {"type": positive, "default": 1500},
+        "rounds": {"type": positive, "default": 2},
     },
     gpu_only=True,
 )

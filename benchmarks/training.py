@@ -19,7 +19,7 @@ import dpbnn
 from dpbnn.methods import Method
 from measure import Step, device, take_turns
 from pictures import bars, panels
-from program import Figures, Options, Program, Results, Table
+from program import Figures, Options, Program, Results, Table, positive
 from variants import CLIP_NORM, LEARNING_RATE, NETWORKS, NOISE, OPACUS, Network, opacus_is_there, plain_step
 
 if TYPE_CHECKING:
@@ -145,7 +145,12 @@ def picture(results: Results) -> "Figure":
 
 
 PROGRAM = Program(
-    "training", __file__, measure, tables, picture, {"steps": {"type": int}, "rounds": {"type": int, "default": 2}}
+    "training",
+    __file__,
+    measure,
+    tables,
+    picture,
+    {"steps": {"type": positive}, "rounds": {"type": positive, "default": 2}},
 )
 
 if __name__ == "__main__":

@@ -29,18 +29,8 @@ def test_a_program_runs_and_files_its_figures_under_the_machine(tmp_path, name):
     (machine,) = set(figures) - set(others)
     assert figures["another machine"] == others["another machine"]
     assert figures[machine]["rows"]
-    assert "torch" in figures[machine]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, (_, needs) in PROGRAMS.items() if needs == "GPU"])
-def test_a_program_for_a_gpu_says_so_elsewhere(name):
-    code = "import torch, sys; sys.exit(not torch.cuda.is_available())"
-    if subprocess.run([sys.executable, "-c", code]).returncode == 0:
-        pytest.skip("there is a GPU")
-    finished = bench(name)
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout == f"{name} needs a CUDA device, which is not here; --quick tries it out on a CPU.\n"
+    assert {"torch", "code", "date"} <= set(figures[machine])
+    assert "profiler_start" not in finished.stdout + finished.stderr  # torch.profiler's own lines
 
 
 def test_the_page_shows_the_figures_that_were_written_down():

@@ -17,7 +17,10 @@ CPU = torch.device("cpu")
         ({"precision": "float16"}, "precision must be one of 'float32', 'tf32', 'bfloat16'"),
         ({"micro_batch_size": 0}, "micro_batch_size must be >= 1"),
         ({"graphs": 3}, "graphs must be True or False, got 3"),
-        ({"data_on_device": "cuda"}, "data_on_device must be True or False, got 'cuda'"),
+        ({"graphs": None}, "graphs must be True or False, got None"),
+        ({"graphs": 1}, "graphs must be True or False, got 1"),
+        ({"data_on_device": "cuda"}, "data_on_device must be True, False or None, got 'cuda'"),
+        ({"data_on_device": 1}, "data_on_device must be True, False or None, got 1"),
         ({"dataset_workers": -1}, "dataset_workers must be >= 0"),
     ],
 )

@@ -36,10 +36,27 @@ def test_equal_setups_draw_different_noise():
     assert not torch.equal(one["weight"], other["weight"])
 
 
-def test_no_setups_give_no_releases_and_other_things_are_refused():
-    assert dpbnn.fit_many([], X, Y) == []
-    with pytest.raises(dpbnn.DpbnnError, match=r"setups must be Setup\(\.\.\.\) in every place"):
-        dpbnn.fit_many([nn.Linear(4, 3)], X, Y)
+@pytest.mark.parametrize("passed", [iter, tuple, lambda setups: (each for each in setups)])
+def test_setups_may_come_as_anything_that_can_be_gone_through_once(passed):
+    releases = dpbnn.fit_many(passed([setup(0.1), setup(0.3)]), X, Y, progress=False)
+    assert [release.settings["learning_rate"] for release in releases] == [0.1, 0.3]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (None, r"^setups must be a list of Setup\(\.\.\.\), got None\.$"),
+        (setup(), r"^setups must be a list of Setup\(\.\.\.\), got a Setup\.$"),
+        ([], r"^setups must be at least one Setup\(\.\.\.\), got \[\]\.$"),
+        (iter(()), r"^setups must be at least one Setup"),
+        ([setup(), nn.Linear(4, 3)], r"^setups\[1\] must be a Setup\(\.\.\.\), got Linear"),
+        (nn.Sequential(nn.Linear(4, 3)), r"^setups\[0\] must be a Setup"),
+    ],
+    ids=["nothing", "one alone", "an empty list", "an empty iterator", "a module", "a model"],
+)
+def test_what_is_no_list_of_setups_is_refused(wrong, message):
+    with pytest.raises(dpbnn.DpbnnError, match=message):
+        dpbnn.fit_many(wrong, X, Y)
 
 
 def test_a_bad_setup_is_refused_before_any_run_begins(monkeypatch):
@@ -47,5 +64,5 @@ def test_a_bad_setup_is_refused_before_any_run_begins(monkeypatch):
 
     monkeypatch.setattr(eager, "add_noise", lambda *_: pytest.fail("a run has begun"))
     bad = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
-    with pytest.raises(dpbnn.DpbnnError, match="mixes records"):
+    with pytest.raises(dpbnn.DpbnnError, match=r"^setups\[1\]: BatchNorm1d '0' mixes records"):
         dpbnn.fit_many([setup(), dpbnn.Setup(bad, dpbnn.SGD(0.1), PLAN, dpbnn.Categorical())], X, Y)

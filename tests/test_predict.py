@@ -156,6 +156,7 @@ def test_probabilities_are_averaged_and_not_logits():
     assert prediction.probabilities[0, 0].item() != pytest.approx(1 / (1 + math.exp(-1.5)), abs=0.1)
 
 
+@pytest.mark.filterwarnings("ignore:memory_limit is in bytes")
 @pytest.mark.parametrize("limit", [1, 2**12, 2**16, 2**20])
 @pytest.mark.parametrize("name", ["mlp", "cnn", "lstm"])
 def test_memory_stays_within_the_limit_and_the_numbers_the_same(name, limit):
@@ -233,6 +234,7 @@ def test_dropout_draws_have_the_mean_and_the_variance_of_theory(limit):
     assert prediction.aleatoric_variance.unique().tolist() == pytest.approx([0.25])
 
 
+@pytest.mark.filterwarnings("ignore:memory_limit is in bytes")
 @pytest.mark.parametrize("limit", [2**28, 1])
 def test_masks_are_independent_between_draws_and_between_records(limit):
     model, posterior = linear_with_dropout(30, 0.5)
@@ -385,6 +387,27 @@ def test_large_inputs_are_read_once_and_some_rows_at_a_time(tmp_path):
     assert [start for start, _ in read] == [0, *(end for _, end in read[:-1])]
     assert max(end - start for start, end in read) < 200
     assert read[-1][1] == 1000
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda trained, X, limit: trained.predict(X, memory_limit=limit),
+        lambda trained, X, limit: list(trained.predict_in_parts(X, rows=10, memory_limit=limit)),
+    ],
+    ids=["at once", "in parts"],
+)
+def test_a_memory_limit_below_one_row_of_one_draw_gets_one_warning_at_the_line_that_called(run, recwarn):
+    trained, X = release(), torch.randn(50, 4)
+    weights = sum(p.nbytes for p in trained.model.parameters())
+    for limit in (None, 2 * weights):
+        run(trained, X, limit)
+    assert not recwarn.list
+    run(trained, X, weights)
+    (found,) = recwarn.list
+    assert issubclass(found.category, dpbnn.DpbnnWarning)
+    assert f"memory_limit is in bytes: {weights} hold less than one row of one draw" in str(found.message)
+    assert found.filename == __file__
 
 
 def test_prediction_in_parts_is_prediction():

@@ -118,7 +118,7 @@ def bench(
     name: Annotated[str, typer.Argument(help="Program; none lists them. Options after it are the program's.")] = "",
 ) -> None:
     """Measure speed and memory by the programs of the repository's benchmarks folder."""
-    import subprocess
+    import runpy
     from pathlib import Path
 
     root = Path(__file__).parents[2]
@@ -129,5 +129,5 @@ def bench(
             f"dpbnn bench must run from a clone of the repository, got an installed package without its benchmarks "
             f"folder (looked in {root}); clone the repository and pip install -e '.[bench]' there."
         )
-    words = [name, *context.args] if name else []
-    raise typer.Exit(subprocess.run([sys.executable, str(root / "benchmarks"), *words], check=False).returncode)
+    sys.argv = [str(root / "benchmarks"), *([name, *context.args] if name else [])]
+    runpy.run_path(sys.argv[0], run_name="__main__")  # in this process: an interrupt has nobody to be passed on to

@@ -16,7 +16,8 @@ launch takes a step of each. Every run has its own batches, noise and state, as 
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from dpbnn.records import ResidentRecords
 from dpbnn.release import Release
 from dpbnn.stepping import RecordedSteps, why_not_recorded
 from dpbnn.training import Position, Run, own_draws, prepared
+from dpbnn.types import DpbnnError
 
 __all__ = ["Setup", "fit_many"]
 
@@ -48,7 +50,7 @@ class Setup:
 
 
 def fit_many(
-    setups: Sequence[Setup],
+    setups: Iterable[Setup],
     X: Any,
     y: Any = None,
     *,
@@ -64,19 +66,20 @@ def fit_many(
     Returns:
         A release for each setup, in their order.
 
+    Raises:
+        DpbnnError: what `fit` would refuse in one of them, which is named by its place, counted from 0: `setups[1]`.
+
     Guarantees:
         Each run has batches and noise of its own.
         The releases are those of single runs, but for rounding.
     """
-    for setup in setups:
-        if not isinstance(setup, Setup):
-            _validate.refuse("setups", "Setup(...) in every place", setup)
     runs: list[Run] = []
-    for setup in setups:
+    for index, one in enumerate(_listed(setups)):
         x, targets = (X, y) if not runs else _shared(runs[0], X, y)
-        runs.append(
-            prepared(setup.model, x, targets, setup.method, setup.plan, setup.likelihood, setup.seed, device, execution)
-        )
+        with _named(index):
+            runs.append(
+                prepared(one.model, x, targets, one.method, one.plan, one.likelihood, one.seed, device, execution)
+            )
     releases: dict[int, Release] = {}
     positions = [run.begin() for run in runs]
     for group in _groups(runs, positions):
@@ -87,6 +90,28 @@ def fit_many(
             settings = {**release.settings, "runs_on_the_same_records": len(runs)}
             releases[index] = replace(release, settings=settings)
     return [releases[index] for index in range(len(runs))]
+
+
+def _listed(setups: object) -> list[Setup]:
+    """All of them, also where they can be gone through only once."""
+    if isinstance(setups, Setup) or not isinstance(setups, Iterable):
+        _validate.refuse("setups", "a list of Setup(...)", setups)
+    listed = list(setups)
+    if not listed:
+        _validate.refuse("setups", "at least one Setup(...)", setups)
+    for index, setup in enumerate(listed):
+        if not isinstance(setup, Setup):
+            _validate.refuse(f"setups[{index}]", "a Setup(...)", setup)
+    return listed
+
+
+@contextmanager
+def _named(index: int) -> Iterator[None]:
+    """Say of which setup an error speaks."""
+    try:
+        yield
+    except DpbnnError as error:
+        raise DpbnnError(f"setups[{index}]: {error}") from error
 
 
 def _shared(first: Run, x: Any, y: Any) -> tuple[Any, Any]:

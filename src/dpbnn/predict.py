@@ -14,8 +14,9 @@ from torch import Tensor
 
 from dpbnn import _validate
 from dpbnn.clipping.objective import Objective
-from dpbnn.ensemble import Ensemble, Layout, Predicted, layout
-from dpbnn.execution import PRECISIONS, computing_in
+from dpbnn.dropout import without_fast_path
+from dpbnn.ensemble import Ensemble, Layout, PeakMemory, Predicted, layout
+from dpbnn.execution import PRECISIONS, computing_in, warn_of_slowness
 from dpbnn.likelihoods import Moments, Probabilities
 from dpbnn.own_draws import derived_seed
 from dpbnn.posterior import Posterior
@@ -110,7 +111,10 @@ class _Run:
         if at_once > 0:
             limit = asked.memory_limit or _default_limit(ensemble.device)
             with self._running(0):
-                self.layout = layout(ensemble, self._read(0, 1), at_once, limit, _tally_once, asked.keep_draws)
+                record = self._read(0, 1)
+                self.layout = layout(ensemble, record, at_once, limit, _tally_once, asked.keep_draws)
+                if asked.memory_limit is not None:
+                    _warn_of_too_little(asked.memory_limit, ensemble, record)
 
     def predict(self, start: int, end: int) -> Prediction:
         """For the records from `start` up to `end`."""
@@ -184,6 +188,19 @@ class _Tally:
 
 def _tally_once(predicted: Predicted) -> None:
     _Tally(keep=False).add(predicted)
+
+
+def _warn_of_too_little(limit: int, ensemble: Ensemble, record: Tensor) -> None:
+    """Somebody who thinks in megabytes would wait long."""
+    weights = ensemble.weights()
+    with without_fast_path(), PeakMemory((record, *weights.values())) as memory:
+        ensemble.one(weights, record)
+    needed = record.nbytes + sum(values.nbytes for values in weights.values()) + memory.peak
+    if limit < needed:
+        warn_of_slowness(
+            f"memory_limit is in bytes: {limit} hold less than one row of one draw, which takes {needed}. Prediction "
+            f"is very slow so; leave memory_limit out, or raise it (256 MiB are {CPU_LIMIT})."
+        )
 
 
 def _default_limit(device: torch.device) -> int:

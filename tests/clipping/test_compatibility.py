@@ -2,12 +2,14 @@
 
 import gc
 import math
+import re
 import weakref
 
 import pytest
 import torch
 from torch import nn
 
+import dpbnn
 from dpbnn.clipping import check_model, clipped_gradient_sum
 from dpbnn.likelihoods import Categorical, HomoscedasticGaussian
 from dpbnn.types import DpbnnError, DpbnnWarning
@@ -296,6 +298,67 @@ def test_group_norm_that_wipes_plain_features_out_gets_a_warning(groups, warns, 
     model = nn.Sequential(nn.Linear(6, 6), nn.GroupNorm(groups, 6), nn.Linear(6, 3))
     check_model(model, Categorical(), torch.randn(4, 6), torch.zeros(4, dtype=torch.long))
     assert any(issubclass(w.category, DpbnnWarning) and "GroupNorm '1'" in str(w.message) for w in recwarn) == warns
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.r, self.last = kind(6, 6, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(self.r(x)[0][:, -1])
+
+
+class PReLUs(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first = nn.TransformerEncoderLayer(width, 2, width, 0.0, batch_first=True)
+        self.acts, self.last = nn.ModuleList(nn.PReLU() for _ in range(4)), nn.Linear(width, 3)
+
+    def forward(self, x):
+        h = self.first(x).mean(1)
+        return self.last(sum(act(h) for act in self.acts))
+
+
+SLOW = {
+    "gru": (
+        lambda: Recurrent(nn.GRU),
+        (5, 6),
+        r"^Neither .* differentiate GRU 'r'; .* nn\.Linear, as docs/clipping\.md",
+    ),
+    "lstm": (lambda: Recurrent(nn.LSTM), (5, 6), r"no rule for LSTM 'r'; .* vmap, .* nn\.Linear, as docs/clipping\.md"),
+    "weight norm": (
+        lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(128, 128)), nn.Linear(128, 3)),
+        (128,),
+        r"no rule for ParametrizedLinear '0'; .* which layers are fast",
+    ),
+    "several beside attention": (
+        lambda: PReLUs(64),
+        (5, 64),
+        r"no rule for PReLU 'acts\.0', PReLU 'acts\.1', PReLU 'acts\.2' and 1 more; .* which layers are fast",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize("call", ["fit", "check_model"])
+def test_what_makes_a_model_slow_is_named_with_a_cure_at_the_line_that_called(name, call, recwarn):
+    make, shape, message = SLOW[name]
+    x, y = torch.randn(4, *shape), torch.zeros(4, dtype=torch.long)
+    plan = dpbnn.PrivacyPlan(4, 2, 1, 1.0, 2.0, 1e-3)
+    if call == "fit":
+        dpbnn.fit(make(), x, y, method=dpbnn.SGD(0.1), plan=plan, likelihood=Categorical())
+    else:
+        check_model(make(), Categorical(), x, y)
+    (found,) = [warning for warning in recwarn if re.search(message, str(warning.message))]
+    assert issubclass(found.category, DpbnnWarning)
+    assert found.filename == __file__
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Linear(6, 3), lambda: nn.Sequential(nn.PReLU(), nn.Linear(6, 3))])
+def test_what_is_fast_or_small_gets_no_warning(make):
+    assert check_model(make(), Categorical(), torch.randn(4, 6), torch.zeros(4, dtype=torch.long))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.privacy.sampling import PoissonSampler
 from dpbnn.records import InMemoryRecords, ResidentRecords
-from dpbnn.stepping.feeds import ResidentFeed, StreamedFeed, largest_part, part_sizes, split
+from dpbnn.stepping.feeds import ResidentFeed, Sizes, StreamedFeed, largest_part
 
 CPU = torch.device("cpu")
 
@@ -32,7 +32,7 @@ def handed_out(feed, steps):
         yield torch.cat(found).tolist(), parts
 
 
-@pytest.mark.parametrize("sizes", [(1,), (7,), (64,), (2, 1), (8, 4, 2), (16, 8, 4), (64, 32, 16)])
+@pytest.mark.parametrize("sizes", [Sizes(1, 1), Sizes(7, 7), Sizes(64, 64), Sizes(7, 2), Sizes(16, 2), Sizes(64, 8)])
 @pytest.mark.parametrize("count", [0, 1, 300])
 def test_every_batch_is_handed_out_whole_and_nothing_else(count, sizes):
     sampler = PoissonSampler(count, 0.05, Randomness.from_seed(3))
@@ -43,19 +43,19 @@ def test_every_batch_is_handed_out_whole_and_nothing_else(count, sizes):
     for feed in (resident, streamed):
         found = list(handed_out(feed, steps))
         assert [batch for batch, _ in found] == expected
-        assert [parts for _, parts in found] == [split(len(batch), sizes) for batch in expected]
+        assert [parts for _, parts in found] == [sizes.split(len(batch)) for batch in expected]
 
 
 def test_a_feed_can_begin_in_the_middle_of_a_run():
     sampler = PoissonSampler(300, 0.05, Randomness.from_seed(3))
-    feed = ResidentFeed(ResidentRecords.of(records(300), CPU), [sampler], (16,), 77)
+    feed = ResidentFeed(ResidentRecords.of(records(300), CPU), [sampler], Sizes(16, 16), 77)
     found = [batch for batch, _ in handed_out(feed, 20)]
     assert found == [sampler.batch(step).tolist() for step in range(77, 97)]
 
 
 def test_several_runs_have_batches_of_their_own():
     samplers = [PoissonSampler(300, 0.05, Randomness.from_seed(seed)) for seed in (1, 2)]
-    feed = ResidentFeed(ResidentRecords.of(records(300), CPU), samplers, (16, 8, 4), 0)
+    feed = ResidentFeed(ResidentRecords.of(records(300), CPU), samplers, Sizes(16, 2), 0)
     for step in range(50):
         found = [[], []]
         for size in feed.parts(step):
@@ -68,32 +68,34 @@ def test_several_runs_have_batches_of_their_own():
 @pytest.mark.parametrize(
     ("num_records", "rate", "at_most", "sizes"),
     [
-        (60_000, 256 / 60_000, None, (304,)),
-        (60_000, 256 / 60_000, 100, (100, 50, 25)),
-        (1000, 1.0, None, (1000,)),
-        (10_000, 1.0, None, (4096, 2048, 1024)),
-        (60_000, 0.5, 1, (1,)),
-        (60_000, 0.5, 2, (2, 1)),
-        (0, 0.1, None, (8,)),
+        (60_000, 256 / 60_000, None, Sizes(304, 304)),
+        (60_000, 256 / 60_000, 100, Sizes(100, 12)),
+        (1000, 1.0, None, Sizes(1000, 1000)),
+        (10_000, 1.0, None, Sizes(4096, 512)),
+        (60_000, 0.5, 1, Sizes(1, 1)),
+        (60_000, 0.5, 3, Sizes(3, 1)),
+        (0, 0.1, None, Sizes(8, 8)),
     ],
 )
 def test_a_part_holds_nearly_every_batch_or_what_is_allowed(num_records, rate, at_most, sizes):
-    assert part_sizes(num_records, rate, 3.0, at_most) == sizes
+    assert Sizes.of(num_records, rate, 3.0, at_most) == sizes
 
 
-@pytest.mark.parametrize("sizes", [(1,), (8,), (2, 1), (8, 4, 2), (100, 50, 25)])
-def test_parts_hold_any_number_of_records_and_pad_less_than_the_smallest_size(sizes):
+@pytest.mark.parametrize("sizes", [Sizes(1, 1), Sizes(8, 8), Sizes(3, 1), Sizes(7, 2), Sizes(100, 12)])
+def test_parts_hold_any_number_of_records_and_pad_little(sizes):
     for count in range(500):
-        parts = split(count, sizes)
-        assert parts
-        assert 0 <= sum(parts) - count < max(sizes[-1], sizes[0] // 4 + 1) + (count == 0)
-        assert set(parts) <= set(sizes)
+        parts = sizes.split(count)
+        assert len(parts) == max(1, -(-count // sizes.largest))
+        assert len(set(parts)) == 1
+        assert 1 <= parts[0] <= sizes.largest
+        assert parts[0] % sizes.step == 0 or parts[0] == sizes.largest
+        assert 0 <= sum(parts) - count <= max(1, len(parts) * sizes.step)
 
 
 def test_large_models_take_a_batch_in_parts_and_small_models_as_a_whole():
-    assert largest_part(26_010, 256) is None
-    assert largest_part(124_000_000, 64) == 32
-    assert largest_part(22_000_000, 250) == 128
+    assert largest_part(26_010, 60_000, 256 / 60_000) is None
+    assert largest_part(124_000_000, 256, 0.25) == 36
+    assert largest_part(22_000_000, 1024, 0.25) == 135
 
 
 def test_batches_of_steps_that_are_drawn_together_are_independent():

@@ -1,7 +1,8 @@
 """Which models can be private: `check_model` refuses the rest by name, with the cure.
 
 A model qualifies if each record's loss depends on that record alone. Known offenders are refused by their type;
-everything else is tried on made-up records (`dpbnn.clipping.trial`), never on the user's data.
+everything else is tried on made-up records (`dpbnn.clipping.trial`), never on the user's data. A model that will
+be slow gets a warning that names what makes it so.
 """
 
 from dataclasses import dataclass
@@ -12,14 +13,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import ParametrizationList
 
+from dpbnn.clipping.book_keeping import record
+from dpbnn.clipping.made_up import made_up_records
 from dpbnn.clipping.objective import Objective
+from dpbnn.clipping.rules import rule_for
+from dpbnn.clipping.treatment import Treatment
 from dpbnn.clipping.trial import Verdict, refuse_mixing_in, try_out
+from dpbnn.execution import warn_of_slowness
 from dpbnn.likelihoods import Likelihood
 from dpbnn.types import DpbnnError, Weights
 
 __all__ = ["CheckedModel", "check_model", "mode_of"]
+
+MANY_WEIGHTS = 2**14
+"""From here on it takes long to write a gradient out for every record, whatever the layer."""
+RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 
 @dataclass(frozen=True)
@@ -56,11 +68,14 @@ def check_model(
     _refuse_known_offenders(model)
     key = (likelihood, mode_of(model), x.shape[1:], x.dtype, x.device, y.shape[1:], y.dtype)
     known = _verdicts.setdefault(model, {})
-    if key not in known:
+    is_new = key not in known
+    if is_new:
         known[key] = try_out(model, likelihood, x, y)
     verdict = known[key]
     own = {name: values.clone() for name, values in verdict.likelihood_weights.items()}
     objective = Objective(model, likelihood, tuple(own), verdict.treatment)
+    if is_new and verdict.engine != "book_keeping":
+        _warn_of_slow_modules(objective, own, verdict, x, y)
     if precision not in (None, "float32"):
         refuse_mixing_in(precision, objective, objective.model_weights() | own, x, y, verdict.num_outputs)
     return CheckedModel(objective, own, verdict.num_outputs, verdict.engine, verdict.numbers_written_out)
@@ -104,3 +119,41 @@ def _reason_against(module: nn.Module) -> str | None:
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.scale_grad_by_freq:
         return "mixes records by counting their tokens together; use scale_grad_by_freq=False."
     return None
+
+
+def _warn_of_slow_modules(objective: Objective, own: Weights, verdict: Verdict, x: Tensor, y: Tensor) -> None:
+    """Name what book-keeping has no rule for, if that will be felt."""
+    slow = _slow_modules(objective, own, verdict.num_outputs, x, y)
+    is_recurrent = any(isinstance(module, RECURRENT) for module in slow.values())
+    if verdict.engine == "loop":
+        how = "Neither book-keeping nor vmap can differentiate {}; gradients are taken one record at a time"
+    elif is_recurrent or sum(values.numel() for values in objective.parameters.values()) >= MANY_WEIGHTS:
+        how = "Book-keeping has no rule for {}; gradients are written out for every record, by vmap"
+    else:
+        return
+    names = [f"{type(module).__name__} '{name}'" for name, module in slow.items()] or ["this model"]
+    named = ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
+    cure = "docs/clipping.md says which layers are fast."
+    if is_recurrent:
+        cure = "Written with nn.Linear, as docs/clipping.md shows, it is several times faster."
+    warn_of_slowness(f"{how.format(named)}, exactly but slowly. {cure}")
+
+
+def _slow_modules(objective: Objective, own: Weights, num_outputs: int, x: Tensor, y: Tensor) -> dict[str, nn.Module]:
+    """Those whose weights a recording on made-up records loses sight of."""
+    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), torch.inference_mode(False):
+        made_up = made_up_records(objective, x, y, 2, num_outputs)
+        weights = objective.model_weights() | own
+        lost = record(objective.treated(Treatment({}, None)), weights, *made_up).strays
+    found = {}
+    for name, (module, names) in objective.owners.items():
+        if lost & set(names.values()) and rule_for(module) is None and not _is_attention(module):
+            if isinstance(module, ParametrizationList):
+                name = name.rpartition(".parametrizations")[0]
+            found[name] = objective.model.get_submodule(name)
+    return found
+
+
+def _is_attention(module: nn.Module) -> bool:
+    """Book-keeping sees through it, though not in this recording, which takes the records for first everywhere."""
+    return isinstance(module, (nn.MultiheadAttention, NonDynamicallyQuantizableLinear))

@@ -21,6 +21,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,9 +29,9 @@ from dpbnn.types import DpbnnWarning
 
 __all__ = ["factors", "is_used_for", "products", "scaled", "squares", "weighted_sum"]
 
-PIECE = 8192
-"""Numbers of a row that one program adds up."""
-BLOCK, FEW = 1024, 128
+PIECE = 16384
+"""Numbers of a row that one program adds up, and below, how many at a time."""
+LARGEST_BLOCK, BLOCK = 4096, 1024
 LONG = 2**17
 """From this length on there are columns enough to keep a device busy."""
 
@@ -67,7 +68,8 @@ def squares(values: Tensor) -> Tensor:
     values = values.contiguous()
     pieces = max(1, math.ceil(values.shape[1] / PIECE))
     out = values.new_empty(len(values), pieces, dtype=torch.float64)
-    _kernels().squares[len(values), pieces](values, out, values.shape[1], pieces, PIECE=PIECE, BLOCK=BLOCK)
+    block = _block(values.shape[1])
+    _kernels().squares[len(values), pieces](values, out, values.shape[1], pieces, PIECE=PIECE, BLOCK=block)
     return out[:, 0] if pieces == 1 else out.sum(dim=1)
 
 
@@ -75,8 +77,13 @@ def products(inputs: Tensor, output_gradients: Tensor) -> Tensor:
     """``|a_i|^2 |g_i|^2`` of the rows of ``[rows, d]`` and ``[rows, p]``."""
     a, g = inputs.contiguous(), output_gradients.contiguous()
     out = a.new_empty(len(a), dtype=torch.float64)
-    _kernels().products[(len(a),)](a, g, out, a.shape[1], g.shape[1], BLOCK=BLOCK)
+    _kernels().products[(len(a),)](a, g, out, a.shape[1], g.shape[1], BLOCK=_block(max(a.shape[1], g.shape[1])))
     return out
+
+
+def _block(length: int) -> int:
+    """A power of two that takes few turns for so many numbers."""
+    return min(LARGEST_BLOCK, max(128, 2 ** math.ceil(math.log2(max(1, length)))))
 
 
 def factors(terms: Tensor, present: Tensor | None, largest: float, limit: float, offset: float | None) -> Tensor:
@@ -86,21 +93,27 @@ def factors(terms: Tensor, present: Tensor | None, largest: float, limit: float,
     it is no number, and for what is not present.
     """
     out = torch.empty_like(terms[0])
-    _kernels().factors[(math.ceil(len(out) / FEW),)](
+    _kernels().factors[(math.ceil(len(out) / BLOCK),)](
         terms.contiguous(),
         terms if present is None else present,
         out,
         len(terms),
         len(out),
         largest,
-        limit,
-        offset or 0.0,
+        *_in_two(limit),
+        *_in_two(offset or 0.0),
         HAS_PRESENT=present is not None,
         CLIPS=not math.isinf(limit),
         ADDS=offset is not None,
-        BLOCK=FEW,
+        BLOCK=BLOCK,
     )
     return out
+
+
+def _in_two(value: float) -> tuple[float, float]:
+    """A number and what float32 leaves of it: Triton hands numbers over in float32."""
+    coarse = float(np.float32(value))
+    return coarse, 0.0 if math.isinf(value) else value - coarse
 
 
 def scaled(values: Tensor, weights: Tensor) -> Tensor:
@@ -117,7 +130,7 @@ def weighted_sum(values: Tensor, weights: Tensor, out: Tensor | None = None) -> 
     values = values.contiguous()
     length = values[0].numel()
     total = values.new_empty(values.shape[1:]) if out is None or not out.is_contiguous() else out
-    rows, columns = (4, 1024) if length >= LONG else (32, 32)
+    rows, columns = (4, 1024) if length >= LONG else (128, 32)
     _kernels().weighted_sum[(math.ceil(length / columns),)](
         values, weights, total, len(values), length, ROWS=rows, COLUMNS=columns
     )

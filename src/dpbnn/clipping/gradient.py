@@ -208,7 +208,7 @@ def _default_micro_batch_size(checked: CheckedModel, where: Weights | Draws, num
 @cache
 def _room_on(device: torch.device) -> int:
     """Bytes on a GPU for gradients that are written out; by its size alone, so that parts are the same every time."""
-    return min(2**32, torch.cuda.get_device_properties(device).total_memory // 8)
+    return torch.cuda.get_device_properties(device).total_memory // 8
 
 
 @torch.no_grad()

@@ -1,7 +1,4 @@
-"""Kernels of `dpbnn.clipping.fused`, in Triton: programs that run side by side on a GPU, each on its own numbers.
-
-Triton hands numbers of Python over in float32; limits are rounded by that, within the room that there is for rounding.
-"""
+"""Kernels of `dpbnn.clipping.fused`, in Triton: programs that run side by side on a GPU, each on its own numbers."""
 
 import triton
 import triton.language as tl
@@ -43,7 +40,7 @@ def products(inputs, output_gradients, out, d, p, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=COUNTS)
 def factors(
-    squared_norms, present, out, terms, records, largest, limit, offset,
+    squared_norms, present, out, terms, records, largest, limit, limit_rest, offset, offset_rest,
     HAS_PRESENT: tl.constexpr, CLIPS: tl.constexpr, ADDS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program for many records."""
@@ -54,12 +51,13 @@ def factors(
         total += tl.load(squared_norms + term * records + own, mask=inside, other=0.0)
     one = tl.full([BLOCK], 1.0, tl.float64)
     kept = total <= one * largest * largest
+    bound, shift = one * limit + limit_rest, one * offset + offset_rest
     if HAS_PRESENT:
         kept = kept & tl.load(present + own, mask=inside, other=0).to(tl.int1)
     factor = one
     if CLIPS:
         norm = tl.sqrt(total)
-        factor = one * limit / (norm + offset if ADDS else tl.maximum(norm, one * limit))
+        factor = bound / (norm + shift if ADDS else tl.maximum(norm, bound))
     tl.store(out + own, tl.where(kept, factor, 0.0).to(out.dtype.element_ty), mask=inside)
 
 

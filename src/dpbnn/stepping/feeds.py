@@ -7,6 +7,8 @@ enough. Padding is marked as absent and contributes exactly zero.
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -18,8 +20,9 @@ from dpbnn.clipping.gradient import LARGEST_FLOAT32_SUM
 from dpbnn.privacy.sampling import PoissonSampler
 from dpbnn.records import Batch, ResidentRecords
 
-__all__ = ["DEVIATIONS", "Feed", "Part", "ResidentFeed", "StreamedFeed", "largest_part", "part_sizes", "split"]
+__all__ = ["DEVIATIONS", "Feed", "Part", "ResidentFeed", "Sizes", "StreamedFeed", "largest_part"]
 
+Rows = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Part = tuple[Tensor, Tensor, Tensor]
 """Inputs, targets, and which of them are records."""
 
@@ -29,34 +32,49 @@ recorded together all need another if one does."""
 MULTIPLE = 8
 ROWS_AHEAD = 128
 LARGE = 2**20
-"""Numbers written out for each record from which on padding costs more than launches."""
+"""Numbers written out for each record from which on a model is large: padding then costs more than launches."""
 LARGE_PARTS = 2
-"""In how many parts a large model takes a batch: padding costs it more than launches, and gradients take memory."""
+"""In how many parts a large model takes a batch, unless it is much above its expectation."""
+LARGE_SIZES = 8
+"""How many sizes these parts may have."""
 
 
-def part_sizes(num_records: int, sampling_rate: float, deviations: float, at_most: int | None) -> tuple[int, ...]:
-    """The sizes that parts may have: one that nearly every batch fits, or a whole, a half and a quarter of the most."""
-    expected = num_records * sampling_rate
-    likely = min(num_records, expected + deviations * math.sqrt(expected * (1 - sampling_rate)))
-    limit = min(at_most or LARGEST_FLOAT32_SUM, LARGEST_FLOAT32_SUM)
-    if likely <= limit:
-        return (min(limit, MULTIPLE * math.ceil(max(1, likely) / MULTIPLE)),)
-    return tuple(sorted({limit, math.ceil(limit / 2), math.ceil(limit / 4)}, reverse=True))
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes that parts may have: multiples of `step`, and `largest`. Each has a recording of its own."""
+
+    largest: int
+    step: int
+
+    @staticmethod
+    def of(num_records: int, sampling_rate: float, deviations: float, at_most: int | None) -> "Sizes":
+        """One size that nearly every batch fits, unless that is more than a part may have."""
+        expected = num_records * sampling_rate
+        likely = min(num_records, expected + deviations * math.sqrt(expected * (1 - sampling_rate)))
+        limit = min(at_most or LARGEST_FLOAT32_SUM, LARGEST_FLOAT32_SUM)
+        if likely > limit:
+            return Sizes(limit, max(1, limit // LARGE_SIZES))
+        size = min(limit, MULTIPLE * math.ceil(max(1, likely) / MULTIPLE))
+        return Sizes(size, size)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether all parts have the same size."""
+        return self.step == self.largest
+
+    def split(self, count: int) -> list[int]:
+        """The sizes of the parts in which so many records are taken: at least one, and all of the same."""
+        parts = max(1, math.ceil(count / self.largest))
+        share = max(1, math.ceil(count / parts))
+        return [min(self.largest, self.step * math.ceil(share / self.step))] * parts
 
 
-def split(count: int, sizes: tuple[int, ...]) -> list[int]:
-    """The sizes of the parts in which so many records are taken, at least one; the last ones pad little."""
-    whole, rest = divmod(count, sizes[0])
-    parts = [sizes[0]] * whole
-    if rest or not parts:
-        choices = [[size] for size in sizes] + ([list(sizes[1:])] if len(sizes) > 2 else [])
-        parts += min((choice for choice in choices if sum(choice) >= rest), key=sum)
-    return parts
-
-
-def largest_part(written_out: int, expected: float) -> int | None:
+def largest_part(written_out: int, num_records: int, sampling_rate: float) -> int | None:
     """What a part may have at most, where nobody says: a large model takes a batch in several."""
-    return MULTIPLE * math.ceil(max(1, expected / LARGE_PARTS) / MULTIPLE) if written_out > LARGE else None
+    if written_out <= LARGE:
+        return None
+    expected = num_records * sampling_rate
+    return max(1, math.ceil((expected + math.sqrt(expected * (1 - sampling_rate))) / LARGE_PARTS))
 
 
 class Feed(Protocol):
@@ -79,15 +97,17 @@ class ResidentFeed:
     """All records are on the device, and behind them a row of zeros; batches are rows of numbers, sampled far ahead."""
 
     def __init__(
-        self, records: ResidentRecords, samplers: Sequence[PoissonSampler], sizes: tuple[int, ...], step: int
+        self, records: ResidentRecords, samplers: Sequence[PoissonSampler], sizes: Sizes, first_step: int
     ) -> None:
         self._num_records = len(records)
         self._x, self._y = records.padded
         device = self._x.device
-        self._samplers, self._sizes, self._step = samplers, sizes, step
-        self._rows = torch.zeros(ROWS_AHEAD, len(samplers), sizes[0], dtype=torch.int64, device=device)
+        self._samplers, self._sizes, self._step = samplers, sizes, first_step
+        shape = ROWS_AHEAD, len(samplers), sizes.largest
+        self._rows = torch.zeros(shape, dtype=torch.int64, device=device)
+        self._outgoing = _Outgoing(shape, device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
-        self._waiting: deque[np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = deque()
+        self._waiting: deque[list[Rows]] = deque()
         self._parts: deque[list[int]] = deque()
         self._left = 0
         self._held = self._rows[0]
@@ -102,10 +122,11 @@ class ResidentFeed:
         """Send further rows to the device once all are used up; the device itself goes from one to the next."""
         if self._left == 0:
             self._left = min(len(self._waiting), ROWS_AHEAD)
-            rows = torch.from_numpy(np.stack([self._waiting.popleft() for _ in range(self._left)]))
-            if self._rows.is_cuda:
-                rows = rows.pin_memory()
-            self._rows[: self._left].copy_(rows, non_blocking=True)
+            with self._outgoing.to(self._rows) as rows:
+                rows[: self._left] = self._num_records
+                for place, parts in zip(rows, [self._waiting.popleft() for _ in range(self._left)], strict=False):
+                    for own, part in zip(place, parts, strict=True):
+                        own[: len(part)] = part
             self._position.zero_()
         self._left -= 1
 
@@ -124,34 +145,50 @@ class ResidentFeed:
     def _sample(self) -> None:
         for step in range(self._step, self._step + ROWS_AHEAD):
             batches = [sampler.batch(step) for sampler in self._samplers]
-            parts, position = split(max(map(len, batches)), self._sizes), 0
-            for size in parts:
-                rows = np.full((len(batches), self._sizes[0]), self._num_records)
-                for own, batch in zip(rows, batches, strict=True):
-                    part = batch[position : position + size]
-                    own[: len(part)] = part
-                self._waiting.append(rows)
-                position += size
+            parts = self._sizes.split(max(map(len, batches)))
+            for position, size in enumerate(parts):
+                self._waiting.append([batch[position * size : (position + 1) * size] for batch in batches])
             self._parts.append(parts)
         self._step += ROWS_AHEAD
+
+
+class _Outgoing:
+    """Memory that a device reads by itself: two of a kind, so that one can be written while the other is read."""
+
+    def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
+        self._places = [torch.empty(shape, dtype=torch.int64, pin_memory=device.type == "cuda") for _ in range(2)]
+        self._sent = [torch.cuda.Event() if device.type == "cuda" else None for _ in range(2)]
+
+    @contextmanager
+    def to(self, there: Tensor) -> Iterator[Rows]:
+        """What is written here goes there."""
+        self._places.reverse()
+        self._sent.reverse()
+        (here, _), (sent, _) = self._places, self._sent
+        if sent is not None:
+            sent.synchronize()
+        yield here.numpy()
+        there.copy_(here, non_blocking=True)
+        if sent is not None:
+            sent.record()
 
 
 class StreamedFeed:
     """Batches come from elsewhere and are copied to a place that stays."""
 
-    def __init__(self, batches: Iterator[Batch], empty: Batch, sizes: tuple[int, ...], device: torch.device) -> None:
+    def __init__(self, batches: Iterator[Batch], empty: Batch, sizes: Sizes, device: torch.device) -> None:
         self._batches, self._sizes = batches, sizes
-        self._x, self._y = (v.new_zeros(sizes[0], *v.shape[1:], device=device) for v in empty)
-        self._present = torch.zeros(sizes[0], dtype=torch.bool, device=device)
+        self._x, self._y = (v.new_zeros(sizes.largest, *v.shape[1:], device=device) for v in empty)
+        self._present = torch.zeros(sizes.largest, dtype=torch.bool, device=device)
         self._waiting: deque[Batch] = deque()
 
     def parts(self, step: int) -> list[int]:
         """Read the batch of this step."""
         x, y = next(self._batches)
-        sizes, position = split(len(x), self._sizes), 0
-        for size in sizes:
-            self._waiting.append((x[position : position + size], y[position : position + size]))
-            position += size
+        sizes = self._sizes.split(len(x))
+        for position, size in enumerate(sizes):
+            part = slice(position * size, (position + 1) * size)
+            self._waiting.append((x[part], y[part]))
         return sizes
 
     def next_part(self) -> None:

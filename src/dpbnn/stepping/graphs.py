@@ -88,6 +88,7 @@ class Graphs:
         self._model = torch.cuda.default_generators[device.index or 0]
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
+        self._is_first = True
 
     def seed_model(self, seed: int) -> None:
         """Seed the generator from which models draw on the device: dropout masks."""
@@ -108,6 +109,9 @@ class Graphs:
         graph.register_generator_state(self._noise)
         before = host_state(), _host_generators()
         torch.cuda.synchronize(self._device)
+        if self._is_first:
+            torch.cuda.empty_cache()  # what the first steps took; recordings have memory of their own
+            self._is_first = False
         try:
             with torch.cuda.stream(self._stream), _no_garbage_collection():
                 graph.capture_begin(self._pool, capture_error_mode="thread_local")

@@ -28,7 +28,7 @@ from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.records import ResidentRecords
 from dpbnn.schedule import by_step
 from dpbnn.stepping.eager import EagerSteps, forget_masks
-from dpbnn.stepping.feeds import DEVIATIONS, Feed, Part, ResidentFeed, StreamedFeed, largest_part, part_sizes
+from dpbnn.stepping.feeds import DEVIATIONS, Feed, Part, ResidentFeed, Sizes, StreamedFeed, largest_part
 from dpbnn.stepping.graphs import Graphs, NotRecordable, SharedNoise
 from dpbnn.stepping.read_ahead import read_ahead
 from dpbnn.stepping.work import Work
@@ -76,18 +76,15 @@ class RecordedSteps:
         self._runs, self._states = list(runs), list(states)
         self._noise = SharedNoise.of(runs[0].randomness, runs[0].device)
         self._recorder: Recorder = recorder or Graphs(runs[0].device, self._noise.on_device)
-        rate = max(work.plan.sampling_rate for work in runs)
+        count, rate = len(runs[0].records), max(work.plan.sampling_rate for work in runs)
         limits = [
-            work.execution.micro_batch_size or largest_part(work.checked.numbers_written_out, rate * len(work.records))
+            work.execution.micro_batch_size or largest_part(work.checked.numbers_written_out, count, rate)
             for work in runs
         ]
-        self._sizes = part_sizes(
-            len(runs[0].records),
-            rate,
-            DEVIATIONS if len(runs) == 1 else DEVIATIONS + 1,
-            min(filter(None, limits), default=None),
-        )
-        rooms = [_Room(work, state, first_step, len(self._sizes) > 1) for work, state in zip(runs, states, strict=True)]
+        deviations = DEVIATIONS if len(runs) == 1 else DEVIATIONS + 1
+        self._sizes = Sizes.of(count, rate, deviations, min(filter(None, limits), default=None))
+        adds_up = not self._sizes.is_one
+        rooms = [_Room(work, state, first_step, adds_up) for work, state in zip(runs, states, strict=True)]
         self._sums, self._noisy = [room.sums for room in rooms], [NoisySum(room.released) for room in rooms]
         self._feed = self._open_feed(first_step)
         self._schedules = [_levels_by_step(work.plan) for work in runs]
@@ -135,7 +132,7 @@ class RecordedSteps:
             try:
                 self._begin(step)
                 parts = self._feed.parts(step)
-                if len(parts) == len(self._sizes) == 1 and step >= self._recorded_from:
+                if self._sizes.is_one and len(parts) == 1 and step >= self._recorded_from:
                     self._feed.next_part()
                     last = self._recording("whole", step, self._whole)
                 else:
@@ -259,7 +256,7 @@ class RecordedSteps:
 
         if len(self._runs) > 1:  # they are branches, which do not branch again
             draw_noise()
-        self._part(self._sizes[0], step, meanwhile=draw_noise if len(self._runs) == 1 else None)
+        self._part(self._sizes.largest, step, meanwhile=draw_noise if len(self._runs) == 1 else None)
         for stream in branch:
             join(stream)
         self._add_noise(step)
