@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-__all__ = ["Build", "Step", "Times", "device", "machine", "peak_megabytes", "print_peak", "take_turns"]
+__all__ = ["Build", "Step", "Times", "code_state", "device", "machine", "peak_megabytes", "print_peak", "take_turns"]
 
 Step = Callable[[], object]
 Build = Callable[[int], Step]
@@ -34,6 +34,17 @@ def device() -> str:
 def machine() -> str:
     """What figures are filed under."""
     return torch.cuda.get_device_name() if device() == "cuda" else f"{torch.get_num_threads()} CPU threads"
+
+
+def code_state() -> str:
+    """The commit, and whether Python files differ from it (figures are written into the tree and do not count)."""
+    git = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent)]
+    try:
+        commit = subprocess.check_output([*git, "describe", "--always"], text=True, stderr=subprocess.DEVNULL)
+        changed = subprocess.check_output([*git, "status", "--porcelain", "--", ":/*.py"])
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit.strip() + ("-dirty" if changed else "")
 
 
 @dataclass(frozen=True)

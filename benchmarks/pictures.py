@@ -37,7 +37,7 @@ def bars(axes: "Axes", values: Mapping[str, float | None], title: str, label: st
     names = list(values)
     lengths = [values[name] or 0.0 for name in names]
     axes.barh(range(len(names)), lengths, color=[_colour(name) for name in names], height=0.65)
-    low, high = min(filter(None, lengths), default=1.0), max(lengths, default=1.0)
+    low, high = min(filter(None, lengths), default=1.0), max(lengths, default=0.0) or 1.0
     if one and high > 10 * low:
         low, label = low / 2, f"{label}, log scale"  # half, or the shortest bar would have no length
         axes.set_xscale("log")

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import signal
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +25,7 @@ from rich.table import Table as RichTable
 
 import dpbnn
 from dpbnn.types import DpbnnError
-from measure import Build, device, machine, peak_megabytes, print_peak
+from measure import Build, code_state, device, machine, peak_megabytes, print_peak
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -141,7 +140,7 @@ class Program:
         if self.gpu_only and device() == "cpu" and not options.quick:
             raise DpbnnError(f"{self.name} needs a CUDA device, which is not here; --quick tries it out on a CPU.")
         target = self._target(options)
-        code, day = _code(), date.today().isoformat()
+        code, day = code_state(), date.today().isoformat()
         figures = _rounded({"torch": torch.__version__, "code": code, "date": day} | self.measure(options))
         if not figures["rows"]:
             raise DpbnnError(f"{self.name} found nothing to measure; --only must be how one of its names starts.")
@@ -220,17 +219,6 @@ def _matplotlib_is_there() -> bool:
         print("No picture without matplotlib; pip install 'dpbnn[plots]' adds it.", file=sys.stderr)
         return False
     return True
-
-
-def _code() -> str:
-    """The commit, and whether Python files differ from it (figures are written into the tree and do not count)."""
-    git = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent)]
-    try:
-        commit = subprocess.check_output([*git, "describe", "--always"], text=True, stderr=subprocess.DEVNULL)
-        changed = subprocess.check_output([*git, "status", "--porcelain", "--", ":/*.py"])
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return commit.strip() + ("-dirty" if changed else "")
 
 
 def _read(file: Path) -> Results:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -197,8 +198,9 @@ def _sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
 
 
+@cache
 def opacus_is_there() -> bool:
-    """It is optional."""
+    """It is optional; cached, so that its absence is said once."""
     try:
         import opacus  # noqa: F401 - only whether it is there
     except ModuleNotFoundError:

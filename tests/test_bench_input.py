@@ -1,5 +1,6 @@
 """`dpbnn bench` with input that it cannot take, interrupts, and files that are in the way."""
 
+import contextlib
 import json
 import os
 import runpy
@@ -11,8 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-from dpbnn import cli
 
 ROOT = Path(__file__).parent.parent
 MODULES = {file.stem for file in (ROOT / "benchmarks").glob("*.py")} - {"__main__"}
@@ -32,8 +31,11 @@ def measure(options):
 
 PROGRAM = Program(
     "clipping", __file__, measure, lambda machine, figures: [Table(machine, ["row"], [["1"]])],
-    options={"seconds": {"type": int, "default": 0}, "rounds": {"type": positive, "default": 60}},
+    options={"seconds": {"type": int, "default": 0}, "rounds": {"type": positive, "default": 1}},
 )
+
+if __name__ == "__main__":
+    PROGRAM.run()
 '''
 
 
@@ -156,25 +158,34 @@ def test_all_leaves_out_with_a_line_what_needs_a_gpu_and_gives_the_worst_exit_co
     assert "sweep: left out, as it needs a CUDA device, which is not here\n" in out
 
 
-def begin(folder, *arguments):
+@pytest.fixture
+def begin(folder):
     """Starts the command line on the copy and waits until the program measures."""
-    code = "import sys; from dpbnn import cli; cli.__file__ = sys.argv.pop(1); cli.main()"
-    command = [sys.executable, "-c", code, str(folder.parent / "src" / "dpbnn" / "cli.py"), "bench", *arguments]
-    started = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
-    )  # fmt: skip
-    while started.poll() is None and not (folder / "begun").exists():
-        time.sleep(0.05)
-    return started
+    # A job in the background ignores interrupts, and so would its children.
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from dpbnn import cli; cli.__file__ = sys.argv.pop(1); cli.main()"
+    everything = []
+
+    def begin(*arguments):
+        command = [sys.executable, "-c", code, str(folder.parent / "src" / "dpbnn" / "cli.py"), "bench", *arguments]
+        pipe = subprocess.PIPE
+        started = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        everything.append(started)
+        while started.poll() is None and not (folder / "begun").exists():
+            time.sleep(0.05)
+        return started
+
+    yield begin
+    for started in everything:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("name", ["clipping", "all"])
 @pytest.mark.parametrize("interrupt", [os.kill, os.killpg])
-def test_an_interrupt_ends_everything_with_one_line_and_writes_nothing(folder, name, interrupt):
-    program = folder / "clipping.py"
-    program.write_text(SMALL.replace('"default": 0', '"default": 60'))
-    started = begin(folder, name)
+def test_an_interrupt_ends_everything_with_one_line_and_writes_nothing(folder, begin, name, interrupt):
+    (folder / "clipping.py").write_text(SMALL.replace('"default": 0', '"default": 60'))
+    started = begin(name)
     interrupt(started.pid, signal.SIGINT)
     _, err = started.communicate(timeout=30)  # ends when no child holds the pipe any more
     assert started.returncode == 130
@@ -184,16 +195,15 @@ def test_an_interrupt_ends_everything_with_one_line_and_writes_nothing(folder, n
 
 def test_an_interrupt_while_files_are_written_waits(folder, bench):
     bench("report", "--check")
-    program, files = sys.modules["program"], {folder / "a": b"1", folder / "b": b"2"}
+    program, before = sys.modules["program"], signal.getsignal(signal.SIGINT)
+    files = {folder / "a": b"1", folder / "b": b"2"}
     with program.uninterrupted():
         program.write({folder / "a": b"1"})
         os.kill(os.getpid(), signal.SIGINT)
         program.write({folder / "b": b"2"})
     assert {file: file.read_bytes() for file in files} == files
     assert not list(folder.glob("*.part"))
-    with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(1)
+    assert signal.getsignal(signal.SIGINT) == before
 
 
 def test_that_matplotlib_is_not_there_is_said_once(bench, monkeypatch):
@@ -201,6 +211,14 @@ def test_that_matplotlib_is_not_there_is_said_once(bench, monkeypatch):
     code, _, err = bench("report")
     assert code == 0
     assert err == "No picture without matplotlib; pip install 'dpbnn[plots]' adds it.\n"
+
+
+def test_that_opacus_is_not_there_is_said_once(bench, monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "opacus", None)
+    bench("report", "--check")
+    assert not sys.modules["variants"].opacus_is_there()
+    assert not sys.modules["variants"].opacus_is_there()
+    assert capfd.readouterr().err == "Opacus is not installed and left out: pip install 'dpbnn[bench]' adds it.\n"
 
 
 @pytest.mark.parametrize(

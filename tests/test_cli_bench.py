@@ -24,7 +24,8 @@ def run(monkeypatch, capfd):
 
     yield run
     for file in FOLDER.glob("*.py"):
-        sys.modules.pop(file.stem, None) if file.stem != "__main__" else None
+        if file.stem != "__main__":
+            sys.modules.pop(file.stem, None)
 
 
 def test_every_program_is_listed_with_the_first_line_of_its_docstring(run):

@@ -1,6 +1,7 @@
 """Independent pieces of work side by side: as branches of a CUDA graph, while one is being recorded.
 
-Small pieces keep a device busy only together. Everywhere else they are done one after another, in the same order.
+Small pieces keep a device busy only together. Everywhere else they are done one after another, in the same order. What
+is done `beside` the rest has to be ready some time later, and so gives way to it.
 
 Memory is given out again as soon as Python lets it go, but only in the order of the stream that it was made in. What a
 branch uses and has not made itself must therefore be held (`hold`) until all branches have come together.
@@ -12,14 +13,17 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["beside", "hold", "join", "side_by_side"]
+__all__ = ["FIRST", "beside", "hold", "join", "make_room", "side_by_side", "when_there_is_room"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+FIRST, LATER = -1, 0
+"""Priorities. Streams of different ones are never the same; of one there are 32 in all."""
 _streams: dict[int, list[torch.cuda.Stream]] = {}
 _inside = False
 _held: list[object] = []
+_waiting: list[Callable[[], None]] = []
 
 
 def hold(values: object) -> None:
@@ -35,16 +39,34 @@ def beside() -> Iterator[torch.cuda.Stream | None]:
         yield None
         return
     main = torch.cuda.current_stream()
-    stream = torch.cuda.Stream(main.device)
+    stream = torch.cuda.Stream(main.device, LATER)
     stream.wait_stream(main)
     with torch.cuda.stream(stream):
         yield stream
 
 
-def join(stream: torch.cuda.Stream | None) -> None:
-    """What follows comes after the branch."""
-    if stream is not None:
-        torch.cuda.current_stream().wait_stream(stream)
+def join(*branches: torch.cuda.Stream | None) -> None:
+    """What follows comes after these branches."""
+    for stream in branches:
+        if stream is not None:
+            torch.cuda.current_stream().wait_stream(stream)
+
+
+@contextmanager
+def when_there_is_room(work: Callable[[], None]) -> Iterator[None]:
+    """Do this work inside of the block: where somebody says that there is room for it, at the latest at its end."""
+    _waiting.append(work)
+    try:
+        yield
+        make_room()
+    finally:
+        _waiting.clear()
+
+
+def make_room() -> None:
+    """For a while a device will have little to do: begin what waits for that."""
+    while _waiting:
+        _waiting.pop()()
 
 
 def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
@@ -60,7 +82,7 @@ def _in_branches(work: Callable[[Item], Result], items: list[Item]) -> list[Resu
     main = torch.cuda.current_stream()
     streams = _streams.setdefault(main.device_index, [])
     while len(streams) < len(items):
-        streams.append(torch.cuda.Stream(main.device))
+        streams.append(torch.cuda.Stream(main.device, FIRST))
     results = []
     _inside = True
     try:

@@ -69,9 +69,9 @@ def test_several_runs_have_batches_of_their_own():
     ("num_records", "rate", "at_most", "sizes"),
     [
         (60_000, 256 / 60_000, None, Sizes(304, 304)),
-        (60_000, 256 / 60_000, 100, Sizes(100, 12)),
+        (60_000, 256 / 60_000, 100, Sizes(100, 4)),
         (1000, 1.0, None, Sizes(1000, 1000)),
-        (10_000, 1.0, None, Sizes(4096, 512)),
+        (10_000, 1.0, None, Sizes(4096, 170)),
         (60_000, 0.5, 1, Sizes(1, 1)),
         (60_000, 0.5, 3, Sizes(3, 1)),
         (0, 0.1, None, Sizes(8, 8)),
@@ -81,7 +81,7 @@ def test_a_part_holds_nearly_every_batch_or_what_is_allowed(num_records, rate, a
     assert Sizes.of(num_records, rate, 3.0, at_most) == sizes
 
 
-@pytest.mark.parametrize("sizes", [Sizes(1, 1), Sizes(8, 8), Sizes(3, 1), Sizes(7, 2), Sizes(100, 12)])
+@pytest.mark.parametrize("sizes", [Sizes(1, 1), Sizes(8, 8), Sizes(3, 1), Sizes(7, 2), Sizes(100, 12), Sizes(100, 4)])
 def test_parts_hold_any_number_of_records_and_pad_little(sizes):
     for count in range(500):
         parts = sizes.split(count)
@@ -94,8 +94,8 @@ def test_parts_hold_any_number_of_records_and_pad_little(sizes):
 
 def test_large_models_take_a_batch_in_parts_and_small_models_as_a_whole():
     assert largest_part(26_010, 60_000, 256 / 60_000) is None
-    assert largest_part(124_000_000, 256, 0.25) == 36
-    assert largest_part(22_000_000, 1024, 0.25) == 135
+    assert largest_part(124_000_000, 256, 0.25) == 24
+    assert largest_part(22_000_000, 1024, 0.25) == 90
 
 
 def test_batches_of_steps_that_are_drawn_together_are_independent():

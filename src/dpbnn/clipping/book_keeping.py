@@ -11,6 +11,7 @@ Guarantees:
     A recorded tensor that is changed in place afterwards is noticed, and the pass done again on copies.
 """
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,11 +19,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from dpbnn.branches import beside, join
+from dpbnn.branches import beside, join, make_room
 from dpbnn.clipping.deferred import Deferred, made
 from dpbnn.clipping.objective import Objective, full_precision, wide
 from dpbnn.clipping.per_record import Dense, PerRecordGradient
-from dpbnn.clipping.rules import Rule, rule_for
+from dpbnn.clipping.rules import PREPARATIONS, Rule, rule_for
 from dpbnn.clipping.tied import combined
 from dpbnn.clipping.treatment import FIRST, Layout
 from dpbnn.clipping.watch import Call, Watch
@@ -40,12 +41,16 @@ class NotCovered(Exception):
 
 @dataclass(eq=False)
 class Use:
-    """One call of something ruled. `input` is let go once the gradient of the output was made use of."""
+    """One call of something ruled. `input` is let go once the gradient of the output was made use of.
+
+    `prepared` is what its rule needs of it, where that was made ahead.
+    """
 
     call: Call
     input: Tensor | None
     shape: torch.Size
     layout: Layout
+    prepared: Tensor | None = None
 
 
 def per_record_gradients(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> dict[str, PerRecordGradient]:
@@ -106,6 +111,7 @@ class Recording:
         self.steps: tuple[str, ...] = ()
         self.picks_rows = False
         self.found: dict[str, PerRecordGradient] = {}
+        self._preparing: torch.cuda.Stream | None = None
         self._branches: list[tuple[torch.cuda.Stream | None, Tensor, Tensor]] = []
         self._leaves: list[Tensor] = []
         self._receivers: list[Callable[[Tensor], None]] = []
@@ -113,6 +119,7 @@ class Recording:
     def run(self, weights: Weights, x: Tensor, y: Tensor) -> bool:
         """The forward pass; False if what was recorded was changed afterwards."""
         trained = {name: weights[name] for name in self.objective.names}
+        self.device = x.device
         self._watch = Watch(trained, self.records, self.objective.treatment.steps, self.use, self.copies)
         layers = [
             Call(name, module, names) for name, (module, names) in self.objective.owners.items() if rule_for(module)
@@ -142,7 +149,7 @@ class Recording:
             self._versions.append((input, input._version))
             use = Use(call, input, output.shape, self.objective.treatment.layouts.get(call.name, FIRST))
             self.uses.append(use)
-            receive = partial(self.receive, use)
+            receive = partial(_receive, weakref.ref(self), use)
             if use.layout.dimension is None:
                 leaf = output.detach().expand(self.records, *output.shape).requires_grad_()
                 self._watch.share(output, self._leaf(leaf, receive), call.weights.values())
@@ -155,10 +162,20 @@ class Recording:
             self._leaf(output.requires_grad_(), receive)
             return output.clone() if self.copy_outputs else output
 
+    def _prepare(self) -> None:
+        """In a recording: make what rules of small layers need, beside the start of the backward pass."""
+        with beside() as self._preparing, torch.no_grad():
+            for use in reversed(self.uses) if self._preparing is not None else ():
+                make = PREPARATIONS.get(type(use.call.module))
+                if make is not None and use.input is not None and use.layout == FIRST and use.input.numel() < SMALL:
+                    use.prepared = make(use.call.module, use.input, use.shape)
+        make_room()
+
     def differentiate(self, loss: Tensor) -> None:
         """One backward pass of the sum, down to the first outputs; what lies between is received on the way."""
         leaves, receivers = self._leaves, self._receivers
         self._leaves, self._receivers = [], []
+        self._prepare()
         gradients = torch.autograd.grad(loss, leaves, torch.ones_like(loss), allow_unused=True)
         for receive, gradient in zip(receivers, gradients, strict=True):
             if gradient is not None:
@@ -186,28 +203,45 @@ class Recording:
             self._apply(rule, module, a, g, names)
             return
         with beside() as stream:
-            self._apply(rule, module, a, g, names)
+            if use.prepared is not None:
+                join(self._preparing)
+            self._apply(rule, module, a, g, names, use.prepared)
         self._branches.append((stream, a, g))  # whose memory must not be used again before the branch is done
 
     def _join_branches(self) -> None:
-        for stream, *_ in self._branches:
-            join(stream)
+        join(self._preparing, *(stream for stream, *_ in self._branches))
         self._branches.clear()
 
-    def _apply(self, rule: Rule, module: nn.Module, a: Tensor, g: Tensor, names: Mapping[str, str]) -> None:
+    def _apply(
+        self,
+        rule: Rule,
+        module: nn.Module,
+        a: Tensor,
+        g: Tensor,
+        names: Mapping[str, str],
+        prepared: Tensor | None = None,
+    ) -> None:
+        given = [] if prepared is None else [prepared]
         with torch.no_grad(), torch.autocast(g.device.type, enabled=False):
             if isinstance(module, nn.Linear) and "weight" in names and Deferred.keeps_less(a, g, module.weight.shape):
                 with full_precision(g.device):  # what is measured now is summed later
                     self._add(names["weight"], Deferred.of(a, g, module.weight.shape))
                 names = {parameter: name for parameter, name in names.items() if parameter != "weight"}
-            for parameter, values in (rule(module, wide(a), wide(g), names) if names else {}).items():
+            for parameter, values in (rule(module, wide(a), wide(g), names, *given) if names else {}).items():
                 self._add(names[parameter], values)
 
     def _add(self, name: str, values: PerRecordGradient) -> None:
-        with torch.no_grad(), torch.autocast(self.losses.device.type, enabled=False):
+        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             self.found[name] = combined(made(self.found[name]), made(values)) if name in self.found else values
 
     def _leaf(self, leaf: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
         self._leaves.append(leaf)
         self._receivers.append(receive)
         return leaf
+
+
+def _receive(recording: "weakref.ref[Recording]", use: Use, gradient: Tensor) -> None:
+    """What a tensor calls. It does not own the recording, whose losses own it: such a ring is never let go."""
+    own = recording()
+    assert own is not None
+    own.receive(use, gradient)

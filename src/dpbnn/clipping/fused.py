@@ -11,7 +11,7 @@ and go over the numbers more often.
 
 Guarantees:
     Everything is computed in float64 and rounded once, when it is stored.
-    A record with factor zero is not read: whatever it holds, it contributes exactly zero.
+    A record with factor zero contributes exactly zero, whatever it holds.
     The order of additions is fixed: the same numbers give the same result.
 """
 
@@ -31,7 +31,7 @@ __all__ = ["factors", "is_used_for", "products", "scaled", "squares", "weighted_
 
 PIECE = 16384
 """Numbers of a row that one program adds up, and below, how many at a time."""
-LARGEST_BLOCK, BLOCK = 4096, 1024
+LARGEST_BLOCK, BLOCK, FEW = 4096, 1024, 128
 LONG = 2**17
 """From this length on there are columns enough to keep a device busy."""
 
@@ -93,7 +93,7 @@ def factors(terms: Tensor, present: Tensor | None, largest: float, limit: float,
     it is no number, and for what is not present.
     """
     out = torch.empty_like(terms[0])
-    _kernels().factors[(math.ceil(len(out) / BLOCK),)](
+    _kernels().factors[(math.ceil(len(out) / FEW),)](
         terms.contiguous(),
         terms if present is None else present,
         out,
@@ -105,7 +105,7 @@ def factors(terms: Tensor, present: Tensor | None, largest: float, limit: float,
         HAS_PRESENT=present is not None,
         CLIPS=not math.isinf(limit),
         ADDS=offset is not None,
-        BLOCK=BLOCK,
+        BLOCK=FEW,
     )
     return out
 
@@ -130,8 +130,8 @@ def weighted_sum(values: Tensor, weights: Tensor, out: Tensor | None = None) -> 
     values = values.contiguous()
     length = values[0].numel()
     total = values.new_empty(values.shape[1:]) if out is None or not out.is_contiguous() else out
-    rows, columns = (4, 1024) if length >= LONG else (128, 32)
+    rows, columns = (4, 1024) if length >= LONG else (64, 32)  # few registers: others run at the same time
     _kernels().weighted_sum[(math.ceil(length / columns),)](
-        values, weights, total, len(values), length, ROWS=rows, COLUMNS=columns
+        values, weights, total, len(values), length, ROWS=rows, COLUMNS=columns, num_warps=8
     )
     return total if out is None or out is total else out.copy_(total)

@@ -100,14 +100,13 @@ def clip_and_sum(
     precision: str | None = None,
     present: Tensor | None = None,
     into: Weights | None = None,
-    meanwhile: Callable[[], None] | None = None,
     observe: Callable[[Tensor, float], None] | None = None,
 ) -> ClippedSum:
     """`clipped_gradient_sum` for a checked model at any weights, or draws of them, as the training loop calls it.
 
     `precision` is the model's, as in `Execution`. `present` tells records from padding, which contributes zero. `into`
-    is memory for the sums, used where they need not be added up. `meanwhile` is called once, when the first gradients
-    are there and a device has much idle room. `observe` is called with the norms of each part, which are private.
+    is memory for the sums, used where they need not be added up. `observe` is called with the norms of each part, which
+    are private.
     """
     total: Weights = {}
     where = _cast(checked, where)
@@ -120,9 +119,6 @@ def clip_and_sum(
             if len(part_x):
                 with computing_in(precision, x.device):
                     gradients = _per_record_gradients(checked, where, part_x, part_y)
-                if meanwhile is not None:
-                    meanwhile()
-                    meanwhile = None
                 with full_precision(x.device):
                     part = _clip_and_sum_one_part(gradients, part_present, clip_norm, clipping, observe, into)
                 _add(total, {n: g.double() for n, g in part.items()} if len(x) > LARGEST_FLOAT32_SUM else part)

@@ -67,8 +67,8 @@ def scaled(values, weights, out, length, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     own = tl.load(weights + row)
-    numbers = tl.load(values + row * length + columns, mask=(columns < length) & (own != 0), other=0.0)
-    result = (numbers.to(tl.float64) * own).to(out.dtype.element_ty)
+    numbers = tl.load(values + row * length + columns, mask=columns < length, other=0.0)
+    result = tl.where(own != 0, numbers.to(tl.float64) * own, 0.0).to(out.dtype.element_ty)
     tl.store(out + row * length + columns, result, mask=columns < length)
 
 
@@ -76,11 +76,11 @@ def scaled(values, weights, out, length, BLOCK: tl.constexpr):
 def weighted_sum(values, weights, out, records, length, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """One program for some columns of all records."""
     columns = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
-    total = tl.zeros([COLUMNS], tl.float64)
+    total = tl.zeros([ROWS, COLUMNS], tl.float64)
     for start in range(0, records, ROWS):
         rows = start + tl.arange(0, ROWS)
         own = tl.load(weights + rows, mask=rows < records, other=0.0)
-        read = (own != 0)[:, None] & (columns < length)[None, :]
-        numbers = tl.load(values + rows.to(tl.int64)[:, None] * length + columns[None, :], mask=read, other=0.0)
-        total += tl.sum(numbers.to(tl.float64) * own[:, None], axis=0)
-    tl.store(out + columns, total.to(out.dtype.element_ty), mask=columns < length)
+        inside = (rows < records)[:, None] & (columns < length)[None, :]
+        numbers = tl.load(values + rows.to(tl.int64)[:, None] * length + columns[None, :], mask=inside, other=0.0)
+        total += tl.where((own != 0)[:, None], numbers.to(tl.float64) * own[:, None], 0.0)
+    tl.store(out + columns, tl.sum(total, axis=0).to(out.dtype.element_ty), mask=columns < length)

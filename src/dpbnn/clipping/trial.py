@@ -75,13 +75,6 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
         written_out = trials[0].numbers_written_out(engine)
         if engine == "book_keeping":
             treatment = _laid_out(treatment, trials[-1])
-    if engine == "loop":
-        warnings.warn(
-            "Neither book-keeping nor vmap can differentiate this model; gradients are taken one record at a time, "
-            "exactly but slowly.",
-            DpbnnWarning,
-            stacklevel=4,
-        )
     return Verdict(own, num_outputs, engine, written_out, treatment)
 
 
@@ -277,10 +270,10 @@ def _own_randomness(device: torch.device) -> Iterator[None]:
 
 
 def _start_draws(seed: int, device: torch.device) -> None:
-    if device.type == "cpu":  # for all devices at once it takes a millisecond
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # for all devices at once it takes a millisecond
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[index].manual_seed(seed)
 
 
 def _outputs(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> tuple[int, Weights]:

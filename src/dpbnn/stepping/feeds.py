@@ -33,9 +33,9 @@ MULTIPLE = 8
 ROWS_AHEAD = 128
 LARGE = 2**20
 """Numbers written out for each record from which on a model is large: padding then costs more than launches."""
-LARGE_PARTS = 2
+LARGE_PARTS = 3
 """In how many parts a large model takes a batch, unless it is much above its expectation."""
-LARGE_SIZES = 8
+LARGE_SIZES = 24
 """How many sizes these parts may have."""
 
 

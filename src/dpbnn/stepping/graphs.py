@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpbnn.branches import FIRST
 from dpbnn.privacy import cuda_noise
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.types import Weights
@@ -87,7 +88,7 @@ class Graphs:
         self._device, self._noise = device, noise
         self._model = torch.cuda.default_generators[device.index or 0]
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device, FIRST)
         self._is_first = True
 
     def seed_model(self, seed: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from dpbnn.branches import beside, join, side_by_side
+from dpbnn.branches import beside, join, side_by_side, when_there_is_room
 from dpbnn.clipping import clip_and_sum
 from dpbnn.clipping.compatibility import mode_of
 from dpbnn.clipping.objective import wide
@@ -174,9 +174,13 @@ class RecordedSteps:
         return step < self._recorded_from or self._runs[0].draws_when_read
 
     def _parts_and_noise(self, step: int, parts: list[int]) -> None:
-        for position, size in enumerate(parts):
+        for sums in self._sums:
+            torch._foreach_zero_(list(sums.values()))
+        if step == self._recorded_from:  # the largest first: its memory has room for all others
+            self._recording(("part", self._sizes.largest), step, partial(self._part, self._sizes.largest))
+        for size in parts:
             self._feed.next_part()
-            self._recording(("part", size, position == 0), step, partial(self._part, size, first=position == 0))()
+            self._recording(("part", size), step, partial(self._part, size))()
         self._recording("noise", step, self._add_noise)()
 
     def _recording(self, kind: Any, step: int, work: Callable[[int], None]) -> Callable[[], None]:
@@ -196,8 +200,8 @@ class RecordedSteps:
     def _host_state(self) -> list[Any]:
         return [mode_of(work.checked.objective.model) for work in self._runs]
 
-    def _part(self, size: int, step: int, first: bool = True, meanwhile: Callable[[], None] | None = None) -> None:
-        """Add the clipped gradients of one part of the batch to the sums."""
+    def _part(self, size: int, step: int, is_all: bool = False) -> None:
+        """Add the clipped gradients of one part of the batch to the sums, or write them there if it is all of it."""
 
         def clip(run: tuple[Work, Any, Weights, Part]) -> None:
             work, state, sums, (x, y, present) = run
@@ -211,12 +215,11 @@ class RecordedSteps:
                 micro_batch_size=work.execution.micro_batch_size,
                 precision=work.execution.precision,
                 present=present,
-                into=sums if first else None,
-                meanwhile=meanwhile,
+                into=sums if is_all else None,
             )
             for name, total in sums.items():
                 if clipped.gradients[name] is not total:
-                    (total.copy_ if first else total.add_)(clipped.gradients[name])
+                    (total.copy_ if is_all else total.add_)(clipped.gradients[name])
 
         side_by_side(clip, zip(self._runs, self._states, self._sums, self._feed.read(size), strict=True))
 
@@ -246,19 +249,21 @@ class RecordedSteps:
 
     def _whole(self, step: int) -> None:
         """A step whose batch is one part; its noise is drawn meanwhile."""
-        branch: list[torch.cuda.Stream | None] = []
+        branches: list[torch.cuda.Stream | None] = []
 
         def draw_noise() -> None:
-            with beside() as stream:
-                branch.append(stream)
-                if stream is not None and all(work.plan.is_private for work in self._runs):
+            with beside() as branch:
+                if branch is not None and all(work.plan.is_private for work in self._runs):
                     self._noise.draw_ahead(self._sums)
+            branches.append(branch)
 
         if len(self._runs) > 1:  # they are branches, which do not branch again
             draw_noise()
-        self._part(self._sizes.largest, step, meanwhile=draw_noise if len(self._runs) == 1 else None)
-        for stream in branch:
-            join(stream)
+            self._part(self._sizes.largest, step, is_all=True)
+        else:
+            with when_there_is_room(draw_noise):
+                self._part(self._sizes.largest, step, is_all=True)
+        join(*branches)
         self._add_noise(step)
         self._take(step)
 

@@ -5,13 +5,14 @@ names the parameters of the module that are trained. Both tensors have the recor
 wider. Adding a layer type is one function and one line in `RULES`; the contract tests pick it up from there.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from dpbnn.clipping.per_record import PerRecordGradient
-from dpbnn.clipping.rules.conv import conv_rule
+from dpbnn.clipping.rules.conv import conv_rule, patches_ahead
 from dpbnn.clipping.rules.embedding import embedding_rule
 from dpbnn.clipping.rules.linear import linear_rule
 from dpbnn.clipping.rules.normalization import (
@@ -21,9 +22,10 @@ from dpbnn.clipping.rules.normalization import (
     rms_norm_rule,
 )
 
-__all__ = ["RULES", "Rule", "rule_for"]
+__all__ = ["PREPARATIONS", "RULES", "Rule", "rule_for"]
 
-Rule = Callable[[Any, Tensor, Tensor, Collection[str]], dict[str, PerRecordGradient]]
+Rule = Callable[..., dict[str, PerRecordGradient]]
+"""From a layer, its input, the gradient of its output, the wanted parameters, and what was prepared, if anything."""
 
 RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: linear_rule,
@@ -38,6 +40,13 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.InstanceNorm3d: instance_norm_rule,
     nn.RMSNorm: rms_norm_rule,
 }
+
+PREPARATIONS: dict[type[nn.Module], Callable[[Any, Tensor, torch.Size], Tensor | None]] = {
+    nn.Conv1d: patches_ahead,
+    nn.Conv2d: patches_ahead,
+    nn.Conv3d: patches_ahead,
+}
+"""What a rule may be given beside the gradient: made ahead, of a layer's input and the shape of its output."""
 
 
 def rule_for(module: nn.Module) -> Rule | None:

@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpbnn.clipping.objective import wide
 from dpbnn.clipping.per_record import Dense, Outer, PerRecordGradient, Reordered
 
-__all__ = ["conv_rule"]
+__all__ = ["conv_rule", "patches_ahead"]
 
 PATCH_NUMBERS = 2**19
 """How many numbers the patches of the records taken at a time may have: as many as stay in a processor's cache."""
@@ -28,18 +29,19 @@ Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 def conv_rule(
-    module: Conv, inputs: Tensor, output_gradients: Tensor, wanted: Collection[str]
+    module: Conv, inputs: Tensor, output_gradients: Tensor, wanted: Collection[str], patches: Tensor | None = None
 ) -> dict[str, PerRecordGradient]:
-    """Positions are the places of the output; each sees one patch of the input."""
+    """Positions are the places of the output; each sees one patch of the input, which may have been made ahead."""
     gradients: dict[str, PerRecordGradient] = {}
     if "weight" in wanted:
         g = output_gradients.unflatten(1, (module.groups, -1)).flatten(3)
         if not Outer.is_cheaper_written_out(g.shape[3], module.weight[0].numel(), g.shape[2], len(g), g.device):
             gradients["weight"] = _as_products(module, inputs, g)
         else:
-            many = len(g) * g.shape[1] * g.shape[3] * module.weight[0].numel() > PATCH_NUMBERS_ON_CUDA
-            written_out = _written_out_by_rows if inputs.is_cuda and many else _written_out_by_patches
-            gradients["weight"] = written_out(module, inputs, g)
+            if inputs.is_cuda and _is_many(module, len(g), g.shape[3]):
+                gradients["weight"] = _written_out_by_rows(module, inputs, g)
+            else:
+                gradients["weight"] = _written_out_by_patches(module, inputs, g, patches)
     if "bias" in wanted:
         gradients["bias"] = Dense(output_gradients.flatten(2).sum(dim=2))
     return gradients
@@ -52,27 +54,48 @@ def _as_products(module: Conv, inputs: Tensor, g: Tensor) -> Reordered:
     return _with_channels_first(Outer(patches, g.mT, shape), module)
 
 
-def _written_out_by_patches(module: Conv, inputs: Tensor, g: Tensor) -> Reordered:
+def patches_ahead(module: Conv, inputs: Tensor, outputs: torch.Size) -> Tensor | None:
+    """All patches, for the rule to use later on; None where it would not use them."""
+    places, width, channels = math.prod(outputs[2:]), module.weight[0].numel(), outputs[1] // module.groups
+    if _is_many(module, outputs[0], places) or not Outer.is_cheaper_written_out(
+        places, width, channels, outputs[0], inputs.device
+    ):
+        return None
+    return _places_together(module, wide(inputs)).contiguous()
+
+
+def _is_many(module: Conv, records: int, places: int) -> bool:
+    """Whether all patches of these records would take too much memory on a GPU."""
+    return records * module.groups * places * module.weight[0].numel() > PATCH_NUMBERS_ON_CUDA
+
+
+def _written_out_by_patches(module: Conv, inputs: Tensor, g: Tensor, ahead: Tensor | None = None) -> Reordered:
     """A few records at a time, through memory that is used again."""
-    windows, dimensions = _windows(module, inputs), len(module.kernel_size)
-    shape = (len(g), module.out_channels, *module.kernel_size, windows.shape[-1])
-    places_last = _copies_places_together(module, inputs)
-    if places_last:
-        windows = windows.movedim(tuple(range(2, 2 + dimensions)), tuple(range(-dimensions, 0)))
+    windows = _places_together(module, inputs) if ahead is None else ahead
+    channels = module.weight.shape[1]
+    shape = (len(g), module.out_channels, *module.kernel_size, channels)
     numbers = PATCH_NUMBERS_ON_CUDA if inputs.is_cuda else PATCH_NUMBERS
     at_a_time = max(FEWEST_RECORDS, numbers // max(1, windows[:1].numel()))
-    patches = windows.new_empty(min(at_a_time, len(windows)), *windows.shape[1:])
+    place = windows.new_empty(min(at_a_time, len(windows)), *windows.shape[1:]) if ahead is None else ahead
     values = g.new_empty(len(g), *g.shape[1:3], module.weight[0].numel())
     for start in range(0, len(g), at_a_time):
         part = slice(start, min(start + at_a_time, len(g)))
-        copied = patches[: part.stop - start].copy_(windows[part])
+        copied = place[: part.stop - start].copy_(windows[part]) if ahead is None else ahead[part]
         copied = (
             copied.view(-1, values.shape[3], g.shape[3]).mT
-            if places_last
+            if _copies_places_together(module, inputs)
             else copied.view(-1, g.shape[3], values.shape[3])
         )
         torch.bmm(g[part].flatten(0, 1), copied, out=values[part].flatten(0, 1))
     return _with_channels_first(Dense(values.view(shape)), module)
+
+
+def _places_together(module: Conv, inputs: Tensor) -> Tensor:
+    """Windows in the order in which they are copied fastest."""
+    windows, dimensions = _windows(module, inputs), len(module.kernel_size)
+    if not _copies_places_together(module, inputs):
+        return windows
+    return windows.movedim(tuple(range(2, 2 + dimensions)), tuple(range(-dimensions, 0)))
 
 
 def _copies_places_together(module: Conv, inputs: Tensor) -> bool:

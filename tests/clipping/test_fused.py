@@ -1,0 +1,206 @@
+"""Kernels for a GPU: on one, and elsewhere in Triton's interpreter, which runs the same code on a CPU."""
+
+import gc
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import dpbnn
+from dpbnn.clipping import check_model, clip_and_sum, fused
+from dpbnn.clipping.book_keeping import Recording
+from dpbnn.clipping.gradient import AUTOMATIC_GAMMA, LARGEST_NORM, ROUNDING_ROOM
+from dpbnn.types import DpbnnWarning
+
+pytest.importorskip("triton")
+
+HAS_GPU = torch.cuda.is_available()
+DEVICES = [
+    pytest.param("cpu", marks=pytest.mark.skipif(HAS_GPU, reason="where there is a GPU nothing is interpreted")),
+    pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device")]),
+]
+pytestmark = pytest.mark.parametrize("device", DEVICES)
+
+C = 1.5
+LIMIT = C / (1 + ROUNDING_ROOM)
+
+
+@pytest.fixture
+def used_everywhere(monkeypatch):
+    monkeypatch.setattr(fused, "is_used_for", lambda values: values.dtype in (torch.float32, torch.float64))
+
+
+def numbers(device, *shape, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=dtype).to(device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("length", [0, 1, 130, 5000, 40_000])
+def test_squares_are_those_of_float64(device, length, dtype):
+    values = numbers(device, 3, length, dtype=dtype)
+    torch.testing.assert_close(fused.squares(values), values.double().square().sum(dim=1), rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("size", [1e-40, 1e-25, 1e25, 3e38])
+def test_squares_and_products_neither_vanish_nor_overflow(device, size):
+    values = torch.full((2, 10), size, device=device)
+    square = 10 * float(values[0, 0]) ** 2
+    assert fused.squares(values).tolist() == pytest.approx([square] * 2, rel=1e-12)
+    ones = torch.ones(2, 3, device=device)
+    assert fused.products(values, ones).tolist() == pytest.approx([3 * square] * 2, rel=1e-12)
+
+
+def test_no_rows_have_no_squares(device):
+    assert fused.squares(numbers(device, 0, 5)).shape == (0,)
+
+
+@pytest.mark.parametrize(("d", "p"), [(1, 1), (784, 10), (3, 6000)])
+def test_products_are_those_of_norms(device, d, p):
+    a, g = numbers(device, 4, d), numbers(device, 4, p)
+    truth = a.double().square().sum(dim=1) * g.double().square().sum(dim=1)
+    torch.testing.assert_close(fused.products(a, g), truth, rtol=1e-13, atol=0)
+
+
+def factors(terms, present=None, limit=LIMIT, offset=None):
+    return fused.factors(terms, present, LARGEST_NORM, limit, offset)
+
+
+@pytest.mark.parametrize("records", [1, 7, 300])
+def test_factors_clip_to_the_limit_and_leave_small_records(device, records):
+    terms = numbers(device, 3, records, dtype=torch.float64).square() * 2
+    norms = terms.sum(dim=0).sqrt()
+    torch.testing.assert_close(factors(terms), (LIMIT / norms).clamp(max=1), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        factors(terms, offset=AUTOMATIC_GAMMA), LIMIT / (norms + AUTOMATIC_GAMMA), rtol=1e-12, atol=0
+    )
+    assert factors(terms, limit=math.inf).tolist() == [1.0] * records
+
+
+def test_what_is_absent_not_finite_or_beyond_measure_has_the_factor_zero(device):
+    terms = torch.ones(2, 6, dtype=torch.float64, device=device)
+    terms[0, 1], terms[1, 2], terms[0, 3], terms[0, 4] = math.nan, math.inf, LARGEST_NORM**2 * 1.01, 0.0
+    terms[1, 4] = 0.0
+    present = torch.tensor([True] * 5 + [False], device=device)
+    for offset in (None, AUTOMATIC_GAMMA):
+        for limit in (LIMIT, math.inf):
+            found = factors(terms, present, limit, offset)
+            assert (found > 0).tolist() == [True, False, False, False, True, False]
+            assert found.isfinite().all()
+
+
+@pytest.mark.parametrize("clip_norm", [1e-9, 0.1, 1 / 3, 1e6])
+def test_limits_are_handed_over_in_more_than_float32(device, clip_norm):
+    terms = torch.full((1, 2), 1e16, dtype=torch.float64, device=device)
+    assert factors(terms, limit=clip_norm).tolist() == pytest.approx([clip_norm / 1e8] * 2, rel=1e-12)
+
+
+@pytest.mark.parametrize(("records", "shape"), [(1, (1,)), (5, (3, 5)), (70, (40,)), (130, ()), (6, (2, 70_000))])
+def test_weighted_sums_leave_out_what_has_the_factor_zero(device, records, shape):
+    values = numbers(device, records, *shape)
+    weights = numbers(device, records, dtype=torch.float64).abs()
+    weights[records // 2] = 0.0
+    values[records // 2] = math.nan
+    truth = torch.tensordot(weights, values.nan_to_num(0.0).double(), dims=1)
+    torch.testing.assert_close(fused.weighted_sum(values, weights), truth.float(), rtol=1e-6, atol=1e-30)
+    for out in (torch.empty(shape, dtype=torch.float64), torch.empty(*shape, 2, dtype=torch.float64)[..., 0]):
+        place = out.to(device)
+        assert fused.weighted_sum(values, weights, place) is place
+        torch.testing.assert_close(place.float(), truth.float(), rtol=1e-6, atol=1e-30)
+    scaled = fused.scaled(values, weights)
+    assert not scaled[records // 2].any()
+    expected = (values.nan_to_num(0.0).double() * weights.view(-1, *[1] * len(shape))).float()
+    torch.testing.assert_close(scaled, expected, rtol=1e-6, atol=0)
+
+
+def mlp():
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.Tanh(), nn.Linear(8, 3)), (1, 6, 6)
+
+
+def cnn():
+    layers = nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
+    return nn.Sequential(*layers), (1, 6, 6)
+
+
+def transformer():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+    return nn.Sequential(layer, nn.Flatten(), nn.Linear(40, 3)), (5, 8)
+
+
+@pytest.mark.parametrize("clipping", ["flat", "automatic"])
+@pytest.mark.parametrize("make", [mlp, cnn, transformer])
+def test_sums_are_those_of_torchs_own_operations(device, monkeypatch, used_everywhere, make, clipping):
+    """Also with padding and with a record that is no number, which both contribute exactly zero."""
+    torch.manual_seed(0)
+    model, shape = make()
+    model, x = model.to(device), numbers(device, 9, *shape)
+    y = torch.arange(9, device=device) % 3
+    checked = check_model(model, dpbnn.Categorical(), x, y)
+    weights = checked.objective.model_weights()
+    assert checked.engine == "book_keeping"
+    x[4] = math.nan
+    present = torch.tensor([True] * 7 + [False] * 2, device=device)
+    ours = clip_and_sum(checked, weights, x, y, 0.3, clipping=clipping, present=present).gradients
+    kept = [0, 1, 2, 3, 5, 6]
+    monkeypatch.setattr(fused, "is_used_for", lambda values: False)
+    truth = clip_and_sum(checked, weights, x[kept], y[kept], 0.3, clipping=clipping).gradients
+    for name, values in truth.items():
+        torch.testing.assert_close(ours[name], values, rtol=2e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
+@pytest.mark.parametrize("present", [True, False])
+def test_no_record_moves_the_sum_by_more_than_the_clip_norm(device, used_everywhere, bad, present):
+    torch.manual_seed(0)
+    model, shape = cnn()
+    x, y = numbers(device, 6, *shape), torch.arange(6, device=device) % 3
+    checked = check_model(model.to(device), dpbnn.Categorical(), x, y)
+    weights = checked.objective.model_weights()
+    mask = torch.ones(6, dtype=torch.bool, device=device) if present else None
+
+    def flat(x):
+        gradients = clip_and_sum(checked, weights, x, y, 0.3, present=mask).gradients
+        return torch.cat([values.flatten().double() for values in gradients.values()])
+
+    before = flat(x)
+    x[2] *= 100
+    assert (flat(x) - before).norm() <= 2 * 0.3
+    x[2, 0, 0] = bad
+    assert (flat(x) - before).norm() <= 0.3 * (1 + 1e-6) if not math.isfinite(bad) else 2 * 0.3
+
+
+def test_nothing_of_a_batch_is_left_behind(device, used_everywhere):
+    """Not even until the garbage collector comes: gradients of a large model would fill a device."""
+    model, shape = cnn()
+    x, y = numbers(device, 6, *shape), torch.arange(6, device=device) % 3
+    gc.collect()
+    gc.disable()
+    try:
+        checked = check_model(model.to(device), dpbnn.Categorical(), x, y)
+        clip_and_sum(checked, checked.objective.model_weights(), x, y, 0.3)
+        assert not [one for one in gc.get_objects() if issubclass(type(one), Recording)]
+    finally:
+        gc.enable()
+
+
+def test_where_triton_is_not_there_it_is_not_used(device, monkeypatch):
+    monkeypatch.setattr(fused, "find_spec", lambda name: None)
+    fused._works.cache_clear()
+    try:
+        assert not fused._works()
+    finally:
+        fused._works.cache_clear()
+
+
+def test_where_triton_does_not_work_it_is_not_used_and_that_is_said(device, monkeypatch):
+    def fails(values):
+        raise RuntimeError("no compiler\nand more")
+
+    monkeypatch.setattr(fused, "squares", fails)
+    fused._works.cache_clear()
+    try:
+        with pytest.warns(DpbnnWarning, match="Triton does not work here, and steps will be slower: .*[^\\n]$"):
+            assert not fused._works()
+        assert not fused._works()
+    finally:
+        fused._works.cache_clear()
