@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 import dpbnn
 from dpbnn import training
 from dpbnn.checkpoint import Checkpoint
-from dpbnn.stepping import eager
+from dpbnn.stepping import eager, work
 from dpbnn.types import ClippedSum, NoisySum
 
 N = 60
@@ -211,7 +211,7 @@ class Interrupt(Exception):
 
 def fit_interrupted(monkeypatch, where, at, **options):
     """A run that breaks off at the given call of one of the loop's own functions."""
-    module = training if where == "fingerprint" else eager
+    module = {"fingerprint": training, "clip_and_sum": work}.get(where, eager)
     original, calls = getattr(module, where), [0]
 
     def interrupted(*args, **kwargs):
@@ -257,14 +257,14 @@ def test_a_killed_run_resumes(tmp_path):
     script = textwrap.dedent(
         f"""
         import os, signal, torch, dpbnn
-        from dpbnn.stepping import eager
-        original, calls = eager.clip_and_sum, []
+        from dpbnn.stepping import work
+        original, calls = work.clip_and_sum, []
         def kill(*args, **kwargs):
             calls.append(1)
             if len(calls) == 12:
                 os.kill(os.getpid(), signal.SIGKILL)
             return original(*args, **kwargs)
-        eager.clip_and_sum = kill
+        work.clip_and_sum = kill
         import sys; sys.path.insert(0, {str(os.getcwd())!r})
         from tests.test_training import fit
         fit(checkpoint={str(tmp_path / "run")!r})
@@ -290,7 +290,7 @@ def test_a_repeated_step_that_comes_out_differently_is_dropped_and_charged_again
     first_key = Checkpoint(tmp_path / "run").read().key
     assert len(Checkpoint(tmp_path / "run").charges()) == 8
     updates, keys = [], []
-    original_clip, original_noise, original_update = eager.clip_and_sum, eager.add_noise, dpbnn.SGD.update
+    original_clip, original_noise, original_update = work.clip_and_sum, eager.add_noise, dpbnn.SGD.update
 
     def other_bits(*arguments, **options):
         clipped = original_clip(*arguments, **options)
@@ -306,7 +306,7 @@ def test_a_repeated_step_that_comes_out_differently_is_dropped_and_charged_again
         updates.append(step)
         return original_update(self, state, noisy, step)
 
-    monkeypatch.setattr(eager, "clip_and_sum", other_bits)
+    monkeypatch.setattr(work, "clip_and_sum", other_bits)
     monkeypatch.setattr(eager, "add_noise", noted_noise)
     monkeypatch.setattr(dpbnn.SGD, "update", noted_update)
     release = fit(**options)
@@ -323,7 +323,7 @@ def test_the_fresh_key_is_on_disk_before_the_old_marks_are_forgotten(monkeypatch
     options = {"checkpoint": tmp_path / "run", "execution": dpbnn.Execution(checkpoint_seconds=1000.0)}
     fit_interrupted(monkeypatch, "clip_and_sum", 9, **options)
     first_key = Checkpoint(tmp_path / "run").read().key
-    original = eager.clip_and_sum
+    original = work.clip_and_sum
 
     def other_bits(*arguments, **settings):
         clipped = original(*arguments, **settings)
@@ -333,7 +333,7 @@ def test_the_fresh_key_is_on_disk_before_the_old_marks_are_forgotten(monkeypatch
         raise Interrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(eager, "clip_and_sum", other_bits)
+        patch.setattr(work, "clip_and_sum", other_bits)
         patch.setattr(Checkpoint, "note", interrupted)
         with pytest.raises(Interrupt):
             fit(**options)

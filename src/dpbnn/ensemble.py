@@ -38,7 +38,7 @@ CPU_ROOM = 2**25
 FEWEST_TOGETHER = 8
 """Fewer draws than this are run one by one: putting them together would cost what it saves."""
 
-BUSY = 2**27
+BUSY = 2**29
 """Bytes that one draw works on which keep a GPU busy: stacks would only be slower."""
 
 HIDDEN_SCRATCH = 2

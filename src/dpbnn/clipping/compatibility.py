@@ -1,7 +1,7 @@
 """Which models can be private: `check_model` refuses the rest by name, with the cure.
 
 A model qualifies if each record's loss depends on that record alone. Known offenders are refused by their type;
-everything else is tried on made-up records (`dpbnn.clipping.trial`), never on the user's data. A model that will
+everything else is tried on made-up records (`dpbnn.clipping.verdict`), never on the user's data. A model that will
 be slow gets a warning that names what makes it so.
 """
 
@@ -22,7 +22,7 @@ from dpbnn.clipping.made_up import made_up_records
 from dpbnn.clipping.objective import Objective
 from dpbnn.clipping.rules import rule_for
 from dpbnn.clipping.treatment import Treatment
-from dpbnn.clipping.trial import Verdict, refuse_mixing_in, try_out
+from dpbnn.clipping.verdict import Verdict, refuse_mixing_in, try_out
 from dpbnn.execution import warn_of_slowness
 from dpbnn.likelihoods import Likelihood
 from dpbnn.types import DpbnnError, Weights

@@ -1,39 +1,32 @@
-"""Trying a model out on made-up records: does it keep records apart, and which engine is right for it?
+"""One trial of a model: made-up records, one set of weights, and what the model must not do with them.
 
 A record's loss and gradient must be the same alone, in batches of other sizes, and whatever the other records hold. The
 same input and the same random numbers must give the same result again, each record must have random numbers of its own,
-and nothing of a record may stay behind in the model. All this is tried at the given weights and at random ones (a layer
-that starts at zero hides what comes before it), on random inputs and targets. Nothing of the user's data is looked at
-but its shape and type.
+and nothing of a record may stay behind in the model.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpbnn.clipping.book_keeping import record
-from dpbnn.clipping.coverage import agrees_with_loop, find_treatment
+from dpbnn.clipping.coverage import agrees_with_loop
 from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.joint import is_one_product
-from dpbnn.clipping.made_up import FAR_OUT, made_up_records, random_weights, with_changed_record
+from dpbnn.clipping.made_up import FAR_OUT, made_up_records, with_changed_record
 from dpbnn.clipping.objective import Objective
 from dpbnn.clipping.treatment import Treatment
 from dpbnn.dropout import dropout_layers
-from dpbnn.execution import computing_in
-from dpbnn.likelihoods import Likelihood, Moments, Probabilities
 from dpbnn.modes import evaluating
-from dpbnn.types import DpbnnError, DpbnnWarning, Weights
+from dpbnn.types import DpbnnError, Weights
 
-__all__ = ["Verdict", "refuse_mixing_in", "try_out"]
+__all__ = ["Trial", "own_randomness"]
 
 SIZES = (1, 3, 64)
 SEEDS = (1, 2, 3)
-POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 MIXES = (
     "The model mixes records: the {} of one depends on {}. Every operation must keep the first dimension, the records, "
     "apart."
@@ -41,53 +34,7 @@ MIXES = (
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What a trial found; it holds no reference to the model."""
-
-    likelihood_weights: Weights
-    num_outputs: int
-    engine: str
-    numbers_written_out: int
-    treatment: Treatment
-
-
-def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> Verdict:
-    """Refuse a model that does not keep records apart, or choose the engine for it."""
-    given = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
-    full = computing_in("float32", x.device)  # so that nothing coarser is taken for a difference
-    with torch.inference_mode(False), torch.enable_grad(), _own_randomness(x.device), full:
-        num_outputs, own = _outputs(Objective(model, likelihood), given, x, y)
-        objective = Objective(model, likelihood, tuple(own))
-        trials = [
-            _Trial(objective, weights, *made_up_records(objective, x, y, max(SIZES), num_outputs))
-            for weights in (given | own, random_weights(given) | own)
-        ]
-        for trial in trials:
-            trial.refuse_state()
-            trial.refuse_blindness()
-            trial.refuse_mixing()
-            trial.refuse_shared_draws()
-        engine, treatment = _fastest_engine(trials[-1])
-        trials = [replace(trial, objective=objective.treated(treatment)) for trial in trials]
-        wipes_features = _warn_of_wiped_features(trials[0])
-        for trial in () if wipes_features else trials:
-            trial.refuse_dependence_on_size(engine)
-        written_out = trials[0].numbers_written_out(engine)
-        if engine == "book_keeping":
-            treatment = _laid_out(treatment, trials[-1])
-    return Verdict(own, num_outputs, engine, written_out, treatment)
-
-
-def refuse_mixing_in(
-    precision: str, objective: Objective, weights: Weights, x: Tensor, y: Tensor, outputs: int
-) -> None:
-    """Refuse a model that keeps records apart in float32, and does not so in a coarser precision."""
-    with torch.inference_mode(False), _own_randomness(x.device), computing_in(precision, x.device):
-        _Trial(objective, weights, *made_up_records(objective, x, y, max(SIZES), outputs)).refuse_mixing()
-
-
-@dataclass(frozen=True)
-class _Trial:
+class Trial:
     """One set of weights and made-up records."""
 
     objective: Objective
@@ -95,6 +42,11 @@ class _Trial:
     x: Tensor
     y: Tensor
     known: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+
+    @staticmethod
+    def of(objective: Objective, weights: Weights, x: Tensor, y: Tensor, num_outputs: int) -> "Trial":
+        """On records that look like (x, y)."""
+        return Trial(objective, weights, *made_up_records(objective, x, y, max(SIZES), num_outputs))
 
     def losses(self, x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
         """Each record's loss, the model's own draws starting from a seed."""
@@ -242,10 +194,10 @@ def _without_masks(model: nn.Module) -> Iterator[None]:
             layer.training = True
 
 
-CALMER: tuple[tuple[Callable[[nn.Module], AbstractContextManager[Any]], Callable[[_Trial], bool]], ...] = (
-    (nullcontext, _Trial.is_random_as_it_is),
-    (_without_masks, _Trial.is_random_now),
-    (evaluating, _Trial.is_random_now),
+CALMER: tuple[tuple[Callable[[nn.Module], AbstractContextManager[Any]], Callable[[Trial], bool]], ...] = (
+    (nullcontext, Trial.is_random_as_it_is),
+    (_without_masks, Trial.is_random_now),
+    (evaluating, Trial.is_random_now),
 )
 """Modes to look for a model in which it is not random, in this order."""
 
@@ -263,7 +215,8 @@ def _kept_values(model: nn.Module) -> dict[str, object]:
 
 
 @contextmanager
-def _own_randomness(device: torch.device) -> Iterator[None]:
+def own_randomness(device: torch.device) -> Iterator[None]:
+    """Nothing that is drawn inside is seen outside."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         _start_draws(0, device)
         yield
@@ -274,85 +227,3 @@ def _start_draws(seed: int, device: torch.device) -> None:
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
         torch.cuda.default_generators[index].manual_seed(seed)
-
-
-def _outputs(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> tuple[int, Weights]:
-    """How many outputs the model has, and the likelihood's weights for them."""
-    made_up_x, made_up_y = made_up_records(objective, x, y, 2, num_outputs=1)
-    with torch.no_grad():
-        outputs = _first_run(objective, weights, made_up_x)
-        for name in objective.changed_buffers(weights, made_up_x):
-            raise DpbnnError(
-                f"Buffer '{name}' changes while the model runs: state that records leave behind has no noise on it; "
-                "remove it, or freeze its module with eval()."
-            )
-    if outputs.shape[:1] != (2,):
-        raise DpbnnError(
-            f"The model must return one row per record, got shape {list(outputs.shape)} for 2 records of shape "
-            f"{list(x.shape[1:])}."
-        )
-    likelihood = objective.likelihood
-    likelihood.check(outputs, made_up_y)
-    own = {name: values.to(x.device) for name, values in likelihood.initial_weights(outputs.shape[-1]).items()}
-    predicted = likelihood.predictive(outputs, own)
-    if not isinstance(predicted, (Probabilities, Moments)) or any(len(values) != 2 for values in predicted):
-        raise DpbnnError(
-            f"{type(likelihood).__name__}.predictive must return Probabilities or Moments with one row per record, got "
-            f"{type(predicted).__name__}."
-        )
-    return outputs.shape[-1], own
-
-
-def _first_run(objective: Objective, weights: Weights, x: Tensor) -> Tensor:
-    try:
-        return objective.outputs(weights, x)
-    except DpbnnError:
-        raise
-    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        cure = "" if x.is_floating_point() else ". X holds whole numbers; X.astype('float32') if they are quantities"
-        raise DpbnnError(
-            f"Records of shape {list(x.shape[1:])} and type {x.dtype} do not fit the model: {reason}{cure}"
-        ) from error
-
-
-def _fastest_engine(trial: _Trial) -> tuple[str, Treatment]:
-    treatment = find_treatment(trial.objective, trial.weights, trial.x, trial.y)
-    if treatment is not None and trial.agrees(treatment):
-        return "book_keeping", treatment
-    if treatment == Treatment():  # records that are first everywhere, and still not what they are alone
-        trial.refuse_dependence_on_size("book_keeping")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # vmap warns where it is slow
-            ENGINES["vmap"](trial.objective, trial.weights, trial.x[:2], trial.y[:2])
-    except (RuntimeError, NotImplementedError, ValueError):
-        return "loop", Treatment()
-    return "vmap", Treatment()
-
-
-def _laid_out(treatment: Treatment, trial: _Trial) -> Treatment:
-    """With channels last, where a CPU has images to convolve and pool, and nothing that would show the rounding."""
-    other = replace(treatment, channels_last=True)
-    modules = list(trial.objective.model.modules())
-    pools = any(isinstance(module, POOLS) for module in modules)
-    plain = all(isinstance(module, (nn.Conv2d, nn.Linear)) for module, _ in trial.objective.owners.values())
-    if not (pools and plain and trial.x.device.type == "cpu"):
-        return treatment
-    return other if trial.agrees(other) else treatment
-
-
-def _warn_of_wiped_features(trial: _Trial) -> bool:
-    found = False
-    for use in record(trial.objective, trial.weights, trial.x[:2], trial.y[:2]).uses:
-        if isinstance(use.call.module, nn.GroupNorm) and use.input is not None:
-            per_group = use.input[0].numel() // use.call.module.num_groups
-            if per_group <= 2:
-                found = True
-                warnings.warn(
-                    f"GroupNorm '{use.call.name}' normalises groups of {per_group} number{'s' * (per_group > 1)} and "
-                    "wipes its input out; use LayerNorm, or fewer groups.",
-                    DpbnnWarning,
-                    stacklevel=5,
-                )
-    return found

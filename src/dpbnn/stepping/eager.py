@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from dpbnn.clipping import clip_and_sum
 from dpbnn.own_draws import derived_seed
 from dpbnn.privacy.mechanism import add_noise
 from dpbnn.records import Batch
@@ -31,17 +30,7 @@ class EagerSteps:
         work.randomness.seed_model(step, work.device)
         x, y = next(self._batches)
         work.method.begin_step(state, step)
-        clipped = clip_and_sum(
-            work.checked,
-            work.method.weights(state, step),
-            x,
-            y,
-            work.plan.clip_norm_at(step),
-            clipping=work.plan.clipping,
-            micro_batch_size=work.execution.micro_batch_size,
-            precision=work.execution.precision,
-            observe=work.diagnostics.observer(step),
-        )
+        clipped = work.clipped(state, step, x, y, observe=work.diagnostics.observer(step))
         noisy = add_noise(clipped, work.plan.noise_at(step), work.randomness, step)
         forget_masks(derived_seed(work.seed, step), work.device)
         return noisy

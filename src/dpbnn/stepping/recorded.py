@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import torch
 
 from dpbnn.branches import beside, join, side_by_side, when_there_is_room
-from dpbnn.clipping import clip_and_sum
 from dpbnn.clipping.compatibility import mode_of
 from dpbnn.clipping.objective import wide
 from dpbnn.one_piece import in_one_piece
@@ -205,18 +204,7 @@ class RecordedSteps:
 
         def clip(run: tuple[Work, Any, Weights, Part]) -> None:
             work, state, sums, (x, y, present) = run
-            clipped = clip_and_sum(
-                work.checked,
-                work.method.weights(state, step),
-                x,
-                y,
-                work.plan.clip_norm_at(step),
-                clipping=work.plan.clipping,
-                micro_batch_size=work.execution.micro_batch_size,
-                precision=work.execution.precision,
-                present=present,
-                into=sums if is_all else None,
-            )
+            clipped = work.clipped(state, step, x, y, present=present, into=sums if is_all else None)
             for name, total in sums.items():
                 if clipped.gradients[name] is not total:
                     (total.copy_ if is_all else total.add_)(clipped.gradients[name])

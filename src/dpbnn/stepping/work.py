@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from dpbnn.clipping import CheckedModel
+from dpbnn.clipping import CheckedModel, clip_and_sum
 from dpbnn.diagnostics import Diagnostics
 from dpbnn.execution import Execution
 from dpbnn.methods import Method
@@ -13,7 +14,7 @@ from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.privacy.sampling import PoissonSampler
 from dpbnn.records import DatasetRecords, Records
-from dpbnn.types import NoisySum
+from dpbnn.types import ClippedSum, NoisySum
 
 __all__ = ["Steps", "Work"]
 
@@ -40,6 +41,20 @@ class Work:
     def sampler(self) -> PoissonSampler:
         """Draws the batches."""
         return PoissonSampler(len(self.records), self.plan.sampling_rate, self.randomness)
+
+    def clipped(self, state: Any, step: int, x: Tensor, y: Tensor, **how: Any) -> ClippedSum:
+        """The clipped sum over these records at this step, as plan and execution say; `how` is for `clip_and_sum`."""
+        return clip_and_sum(
+            self.checked,
+            self.method.weights(state, step),
+            x,
+            y,
+            self.plan.clip_norm_at(step),
+            clipping=self.plan.clipping,
+            micro_batch_size=self.execution.micro_batch_size,
+            precision=self.execution.precision,
+            **how,
+        )
 
     @property
     def draws_when_read(self) -> bool:
