@@ -18,6 +18,7 @@ BAD_INPUT, INTERRUPTED = 2, 130
 ANY, GPU = "any machine", "GPU"
 PROGRAMS = {
     "clipping": ("clipping.py", ANY),
+    "layers": ("layers.py", ANY),
     "methods": ("methods.py", ANY),
     "training": ("training.py", ANY),
     "large": ("large.py", GPU),

@@ -3,11 +3,12 @@
     dpbnn bench prediction [--draws 10] [--rows 5000] [--rounds 5]
 
 Plain passes run one network on all rows at once, as often as there are draws. On a GPU 100 draws for 10,000 images are
-timed as well, in the default precision and with ``precision="tf32"``.
+timed as well, in the default precision and with ``precision="tf32"`` and ``"bfloat16"``.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -61,9 +62,8 @@ def prepare(name: str, form: str, draws: int, rows: int) -> dict[str, Step]:
             network(x).softmax(dim=1)
 
     ways: dict[str, Step] = {"plain": plainly, "dpbnn": lambda: predict(objective, posterior, x, draws, seed=0)}
-    if device() == "cuda":
-        coarse: dict[str, Any] = {"precision": "tf32"}
-        ways["dpbnn, tf32"] = lambda: predict(objective, posterior, x, draws, seed=0, **coarse)
+    for precision in ("tf32", "bfloat16") if device() == "cuda" else ():
+        ways[f"dpbnn, {precision}"] = partial(predict, objective, posterior, x, draws, seed=0, precision=precision)
     return ways
 
 
