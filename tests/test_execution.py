@@ -82,4 +82,4 @@ def test_what_is_summed_has_the_norm_that_was_clipped_whatever_the_model_compute
         size = float(torch.cat([v.flatten() for v in whole.values()]).double().norm())
         clipped = clip_and_sum(checked, weights, *one, size / 3, precision=precision).gradients
         found = float(torch.cat([v.flatten() for v in clipped.values()]).double().norm())
-        assert size / 3 * 0.999 <= found <= size / 3
+        assert size / 3 * 0.994 <= found <= size / 3

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-ROOM = 1 + 1e-4
+ROOM = 1 + 5e-3
 
 
 def gradient_of_one(model, likelihood, x, y, own):

@@ -48,7 +48,7 @@ def test_squares_and_products_neither_vanish_nor_overflow(device, size):
     square = 10 * float(values[0, 0]) ** 2
     assert fused.squares(values).tolist() == pytest.approx([square] * 2, rel=1e-12)
     ones = torch.ones(2, 3, device=device)
-    assert fused.products(values, ones).tolist() == pytest.approx([3 * square] * 2, rel=1e-12)
+    assert fused.products(values, ones, 0.0).tolist() == pytest.approx([3 * square] * 2, rel=1e-12)
 
 
 def test_no_rows_have_no_squares(device):
@@ -59,7 +59,14 @@ def test_no_rows_have_no_squares(device):
 def test_products_are_those_of_norms(device, d, p):
     a, g = numbers(device, 4, d), numbers(device, 4, p)
     truth = a.double().square().sum(dim=1) * g.double().square().sum(dim=1)
-    torch.testing.assert_close(fused.products(a, g), truth, rtol=1e-13, atol=0)
+    torch.testing.assert_close(fused.products(a, g, 1e-8), truth, rtol=1e-13, atol=0)
+
+
+def test_a_factor_of_a_product_counts_at_least_so_much(device):
+    a, g = torch.full((1, 4), 1e30, device=device), torch.full((1, 4), 1e-30, device=device)
+    assert fused.products(a, g, 1e-8).tolist() == pytest.approx([4e60 * 1e-16], rel=1e-6)
+    assert fused.products(g, a, 1e-8).tolist() == pytest.approx([4e60 * 1e-16], rel=1e-6)
+    assert math.isnan(fused.products(a * math.nan, g, 1e-8).item())
 
 
 def factors(terms, present=None, limit=LIMIT, offset=None):
@@ -107,7 +114,7 @@ def test_weighted_sums_leave_out_what_has_the_factor_zero(device, records, shape
         place = out.to(device)
         assert fused.weighted_sum(values, weights, place) is place
         torch.testing.assert_close(place.float(), truth.float(), rtol=1e-6, atol=1e-30)
-    scaled = fused.scaled(values, weights)
+    scaled = fused.scaled(values, weights, torch.float32)
     assert not scaled[records // 2].any()
     expected = (values.nan_to_num(0.0).double() * weights.view(-1, *[1] * len(shape))).float()
     torch.testing.assert_close(scaled, expected, rtol=1e-6, atol=0)
@@ -167,6 +174,21 @@ def test_no_record_moves_the_sum_by_more_than_the_clip_norm(device, used_everywh
     assert (flat(x) - before).norm() <= 2 * 0.3
     x[2, 0, 0] = bad
     assert (flat(x) - before).norm() <= 0.3 * (1 + 1e-6) if not math.isfinite(bad) else 2 * 0.3
+
+
+@pytest.mark.parametrize(("width", "clip_norm"), [(64, 1.37e-5), (64, 5.7e-9), (64, 1e-2), (1024, 1.0)])
+def test_a_record_whose_clipped_gradient_is_too_small_for_float32_does_not_get_through(
+    device, used_everywhere, width, clip_norm
+):
+    """Huge inputs, tiny output gradients: what is left after clipping rounds to another number altogether."""
+    model = nn.Linear(width, width, bias=False).to(device)
+    nn.init.zeros_(model.weight)
+    x = torch.full((1, width), 3e38, device=device)
+    for scale in (2.0**-120, 2.0**-110, 1e-36):
+        y = torch.full((1, width), scale, device=device)
+        likelihood = dpbnn.HomoscedasticGaussian(noise_std=1.0)
+        clipped = dpbnn.clipped_gradient_sum(model, likelihood, x, y, clip_norm).gradients["weight"]
+        assert float(clipped.double().norm()) <= clip_norm
 
 
 def test_nothing_of_a_batch_is_left_behind(device, used_everywhere):

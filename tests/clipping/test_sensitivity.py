@@ -234,4 +234,4 @@ def test_one_record_among_very_many_moves_the_sum_by_at_most_the_clip_norm(layer
     with_record = clipped_gradient_sum(model, Categorical(), x, y, **options)
     without = clipped_gradient_sum(model, Categorical(), x[1:], y[1:], **options)
     assert all(g.dtype == torch.float64 for g in with_record.gradients.values())
-    assert 0.999 < distance(with_record.gradients, without.gradients) <= 1.0
+    assert 0.994 < distance(with_record.gradients, without.gradients) <= 1.0

@@ -32,9 +32,10 @@ def handed_out(feed, steps):
         yield torch.cat(found).tolist(), parts
 
 
-@pytest.mark.parametrize("sizes", [Sizes(1, 1), Sizes(7, 7), Sizes(64, 64), Sizes(7, 2), Sizes(16, 2), Sizes(64, 8)])
+@pytest.mark.parametrize("sizes", [(1, 1), (7, 7), (64, 64), (7, 2), (16, 2), (64, 8)])
 @pytest.mark.parametrize("count", [0, 1, 300])
 def test_every_batch_is_handed_out_whole_and_nothing_else(count, sizes):
+    sizes = Sizes(*sizes, together=count)
     sampler = PoissonSampler(count, 0.05, Randomness.from_seed(3))
     steps = 300  # beyond what is sampled ahead
     expected = [sampler.batch(step).tolist() for step in range(steps)]
@@ -48,14 +49,14 @@ def test_every_batch_is_handed_out_whole_and_nothing_else(count, sizes):
 
 def test_a_feed_can_begin_in_the_middle_of_a_run():
     sampler = PoissonSampler(300, 0.05, Randomness.from_seed(3))
-    feed = ResidentFeed(ResidentRecords.of(records(300), CPU), [sampler], Sizes(16, 16), 77)
+    feed = ResidentFeed(ResidentRecords.of(records(300), CPU), [sampler], Sizes(16, 16, 16), 77)
     found = [batch for batch, _ in handed_out(feed, 20)]
     assert found == [sampler.batch(step).tolist() for step in range(77, 97)]
 
 
 def test_several_runs_have_batches_of_their_own():
     samplers = [PoissonSampler(300, 0.05, Randomness.from_seed(seed)) for seed in (1, 2)]
-    feed = ResidentFeed(ResidentRecords.of(records(300), CPU), samplers, Sizes(16, 2), 0)
+    feed = ResidentFeed(ResidentRecords.of(records(300), CPU), samplers, Sizes(16, 2, 300), 0)
     for step in range(50):
         found = [[], []]
         for size in feed.parts(step):
@@ -68,21 +69,22 @@ def test_several_runs_have_batches_of_their_own():
 @pytest.mark.parametrize(
     ("num_records", "rate", "at_most", "sizes"),
     [
-        (60_000, 256 / 60_000, None, Sizes(304, 304)),
-        (60_000, 256 / 60_000, 100, Sizes(100, 4)),
-        (1000, 1.0, None, Sizes(1000, 1000)),
-        (10_000, 1.0, None, Sizes(4096, 170)),
-        (60_000, 0.5, 1, Sizes(1, 1)),
-        (60_000, 0.5, 3, Sizes(3, 1)),
-        (0, 0.1, None, Sizes(8, 8)),
+        (60_000, 256 / 60_000, None, Sizes(304, 304, 520)),
+        (60_000, 256 / 60_000, 100, Sizes(100, 4, 520)),
+        (1000, 1.0, None, Sizes(1000, 1000, 1000)),
+        (10_000, 1.0, None, Sizes(4096, 170, 10_000)),
+        (60_000, 0.5, 1, Sizes(1, 1, 31_542)),
+        (60_000, 0.5, 3, Sizes(3, 1, 31_542)),
+        (0, 0.1, None, Sizes(8, 8, 8)),
     ],
 )
 def test_a_part_holds_nearly_every_batch_or_what_is_allowed(num_records, rate, at_most, sizes):
     assert Sizes.of(num_records, rate, 3.0, at_most) == sizes
 
 
-@pytest.mark.parametrize("sizes", [Sizes(1, 1), Sizes(8, 8), Sizes(3, 1), Sizes(7, 2), Sizes(100, 12), Sizes(100, 4)])
+@pytest.mark.parametrize("sizes", [(1, 1), (8, 8), (3, 1), (7, 2), (100, 12), (100, 4)])
 def test_parts_hold_any_number_of_records_and_pad_little(sizes):
+    sizes = Sizes(*sizes, together=500)
     for count in range(500):
         parts = sizes.split(count)
         assert len(parts) == max(1, -(-count // sizes.largest))

@@ -236,3 +236,25 @@ def test_a_dataset_draws_from_the_secret_key_not_from_the_users_seed(recorded):
     assert first == again
     assert not set(first) & set(other)
     assert len(set(first)) == 6
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 2, 64])
+def test_parts_are_added_up_so_that_no_record_moves_the_sum_by_more_than_the_clip_norm(micro_batch_size):
+    """One record lifts the sum over a power of two; in float32 all that come after it would round otherwise."""
+    n, big = 2200, 512
+    x, y = torch.ones(n, 1), torch.full((n, 1), 0.3 * 2.0**-14)
+    y[: big + 1] = -1.0
+    keep = torch.arange(n) != big
+
+    def total(x, y):
+        model = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(model.weight)
+        plan = dpbnn.PrivacyPlan(n, n, 1, 1.0, 1e-9, 1e-5)
+        likelihood = dpbnn.HomoscedasticGaussian(noise_std=1.0)
+        execution = dpbnn.Execution(micro_batch_size=micro_batch_size)
+        run = prepared(model, x, y, dpbnn.SGD(0.1), plan, likelihood, 3, execution=execution, unsafe_seed=3)
+        position = run.begin()
+        steps = RecordedSteps([resident(position.work)], [position.state], 0, Again())
+        return float(steps.release(position.state, 0).gradients["weight"].double())
+
+    assert 0.99 <= total(x, y) - total(x[keep], y[keep]) <= 1.0 + 1e-6

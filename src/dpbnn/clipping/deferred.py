@@ -64,8 +64,8 @@ class Deferred:
     def squared_norms(self) -> Tensor:  # noqa: D102 - the protocol says it, here and below
         return self.squares
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:  # noqa: D102
-        return self.made().weighted_sum(factors, out)
+    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:  # noqa: D102
+        return self.made().weighted_sum(factors, out, together)
 
     def finite(self) -> "Deferred":  # noqa: D102
         return replace(self, must_be_finite=True)

@@ -69,15 +69,17 @@ def squares(values: Tensor) -> Tensor:
     pieces = max(1, math.ceil(values.shape[1] / PIECE))
     out = values.new_empty(len(values), pieces, dtype=torch.float64)
     block = _block(values.shape[1])
-    _kernels().squares[len(values), pieces](values, out, values.shape[1], pieces, PIECE=PIECE, BLOCK=block)
+    with torch.cuda.device_of(values):  # where Triton launches; nothing for what is not on a GPU
+        _kernels().squares[len(values), pieces](values, out, values.shape[1], pieces, PIECE=PIECE, BLOCK=block)
     return out[:, 0] if pieces == 1 else out.sum(dim=1)
 
 
-def products(inputs: Tensor, output_gradients: Tensor) -> Tensor:
-    """``|a_i|^2 |g_i|^2`` of the rows of ``[rows, d]`` and ``[rows, p]``."""
+def products(inputs: Tensor, output_gradients: Tensor, smallest: float) -> Tensor:
+    """``|a_i|^2 |g_i|^2`` of the rows of ``[rows, d]`` and ``[rows, p]``; each norm counts as `smallest` at least."""
     a, g = inputs.contiguous(), output_gradients.contiguous()
-    out = a.new_empty(len(a), dtype=torch.float64)
-    _kernels().products[(len(a),)](a, g, out, a.shape[1], g.shape[1], BLOCK=_block(max(a.shape[1], g.shape[1])))
+    out, block = a.new_empty(len(a), dtype=torch.float64), _block(max(a.shape[1], g.shape[1]))
+    with torch.cuda.device_of(a):
+        _kernels().products[(len(a),)](a, g, out, a.shape[1], g.shape[1], smallest, BLOCK=block)
     return out
 
 
@@ -93,20 +95,21 @@ def factors(terms: Tensor, present: Tensor | None, largest: float, limit: float,
     it is no number, and for what is not present.
     """
     out = torch.empty_like(terms[0])
-    _kernels().factors[(math.ceil(len(out) / FEW),)](
-        terms.contiguous(),
-        terms if present is None else present,
-        out,
-        len(terms),
-        len(out),
-        largest,
-        *_in_two(limit),
-        *_in_two(offset or 0.0),
-        HAS_PRESENT=present is not None,
-        CLIPS=not math.isinf(limit),
-        ADDS=offset is not None,
-        BLOCK=FEW,
-    )
+    with torch.cuda.device_of(terms):
+        _kernels().factors[(math.ceil(len(out) / FEW),)](
+            terms.contiguous(),
+            terms if present is None else present.contiguous(),
+            out,
+            len(terms),
+            len(out),
+            largest,
+            *_in_two(limit),
+            *_in_two(offset or 0.0),
+            HAS_PRESENT=present is not None,
+            CLIPS=not math.isinf(limit),
+            ADDS=offset is not None,
+            BLOCK=FEW,
+        )
     return out
 
 
@@ -116,12 +119,12 @@ def _in_two(value: float) -> tuple[float, float]:
     return coarse, 0.0 if math.isinf(value) else value - coarse
 
 
-def scaled(values: Tensor, weights: Tensor) -> Tensor:
-    """``f_i v_i`` of ``[records, ...]``."""
+def scaled(values: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
+    """``f_i v_i`` of ``[records, ...]``, in this type."""
     values = values.contiguous()
-    out, length = torch.empty_like(values), values[0].numel()
-    grid = len(values), math.ceil(length / BLOCK)
-    _kernels().scaled[grid](values, weights, out, length, BLOCK=BLOCK)
+    out, length = torch.empty_like(values, dtype=dtype), values[0].numel()
+    with torch.cuda.device_of(values):
+        _kernels().scaled[math.ceil(length / BLOCK), len(values)](values, weights, out, length, BLOCK=BLOCK)
     return out
 
 
@@ -131,7 +134,8 @@ def weighted_sum(values: Tensor, weights: Tensor, out: Tensor | None = None) -> 
     length = values[0].numel()
     total = values.new_empty(values.shape[1:]) if out is None or not out.is_contiguous() else out
     rows, columns = (4, 1024) if length >= LONG else (64, 32)  # few registers: others run at the same time
-    _kernels().weighted_sum[(math.ceil(length / columns),)](
-        values, weights, total, len(values), length, ROWS=rows, COLUMNS=columns, num_warps=8
-    )
+    with torch.cuda.device_of(values):
+        _kernels().weighted_sum[(math.ceil(length / columns),)](
+            values, weights, total, len(values), length, ROWS=rows, COLUMNS=columns, num_warps=8
+        )
     return total if out is None or out is total else out.copy_(total)

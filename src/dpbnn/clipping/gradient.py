@@ -31,17 +31,18 @@ from dpbnn.clipping.objective import full_precision, wide
 from dpbnn.clipping.per_record import Dense, PerRecordGradient
 from dpbnn.execution import computing_in
 from dpbnn.likelihoods import Likelihood
-from dpbnn.privacy.plan import CLIPPING_STYLES
+from dpbnn.privacy.plan import CLIPPING_STYLES, checked_level
 from dpbnn.types import ClippedSum, DpbnnError, Draws, Weights
 
 __all__ = ["clip_and_sum", "clipped_gradient_sum"]
 
-ROUNDING_ROOM = 1e-4
-"""Records are clipped to C / (1 + this), so that rounding cannot carry one past C."""
+ROUNDING_ROOM = 5e-3
+"""Records are clipped to C / (1 + this), so that rounding cannot carry one past C: that of sums above all
+(`dpbnn.clipping.adding_up`), of a sum that is stored in float32, and of the record's own gradient."""
 AUTOMATIC_GAMMA = 0.01
 WRITTEN_OUT_NUMBERS = 2**26
-LARGEST_FLOAT32_SUM = 4096
-"""Sums over more records are added up in parts, in float64: float32 would round by more than the room for it."""
+LARGEST_PART = 4096
+"""Sums over more records stay in float64 until there is noise on them: float32 would round by more than the room."""
 LARGEST_MULTIPLIER = 1e6
 LARGEST_NORM = 1e18
 """A gradient beyond this norm is treated as not finite: its square would leave float32."""
@@ -100,17 +101,18 @@ def clip_and_sum(
     precision: str | None = None,
     present: Tensor | None = None,
     into: Weights | None = None,
+    together: int | None = None,
     observe: Callable[[Tensor, float], None] | None = None,
 ) -> ClippedSum:
     """`clipped_gradient_sum` for a checked model at any weights, or draws of them, as the training loop calls it.
 
     `precision` is the model's, as in `Execution`. `present` tells records from padding, which contributes zero. `into`
-    is memory for the sums, used where they need not be added up. `observe` is called with the norms of each part, which
-    are private.
+    is memory for the sums, used where they need not be added up. `together` is how many records at most a batch has, if
+    these are a part of it. `observe` is called with the norms of each part, which are private.
     """
     total: Weights = {}
     where = _cast(checked, where)
-    size = min(micro_batch_size or _default_micro_batch_size(checked, where, len(x)), LARGEST_FLOAT32_SUM)
+    size = min(micro_batch_size or _default_micro_batch_size(checked, where, len(x)), LARGEST_PART)
     with torch.inference_mode(False):
         x, y = _plain(x), _plain(y)
         into = into if len(x) <= size else None
@@ -120,11 +122,15 @@ def clip_and_sum(
                 with computing_in(precision, x.device):
                     gradients = _per_record_gradients(checked, where, part_x, part_y)
                 with full_precision(x.device):
-                    part = _clip_and_sum_one_part(gradients, part_present, clip_norm, clipping, observe, into)
-                _add(total, {n: g.double() for n, g in part.items()} if len(x) > LARGEST_FLOAT32_SUM else part)
-    zeros = dict(_zeros(where))
-    sums = {name: total[name] if name in total else make() for name, make in zeros.items()}
-    return ClippedSum(sums, clip_norm, _released_types(where))
+                    part = _clip_and_sum_one_part(
+                        gradients, part_present, clip_norm, clipping, observe, into, together or len(x)
+                    )
+                _add(total, {n: g.double() for n, g in part.items()} if len(x) > size else part)
+    types = _released_types(where)
+    sums = {name: total[name] if name in total else make() for name, make in _zeros(where)}
+    if len(x) <= LARGEST_PART:
+        sums = {name: values.to(types[name]) for name, values in sums.items()}
+    return ClippedSum(sums, clip_norm, types)
 
 
 def _released_types(where: Weights | Draws) -> dict[str, torch.dtype]:
@@ -215,6 +221,7 @@ def _clip_and_sum_one_part(
     clipping: str,
     observe: Callable[[Tensor, float], None] | None,
     into: Weights | None,
+    together: int,
 ) -> Weights:
     if not gradients:
         return {}
@@ -234,7 +241,8 @@ def _clip_and_sum_one_part(
     def weighted_sum(name: str) -> Tensor:
         values = gradients.pop(name)  # what is summed is let go: a large model has no room for both
         hold(values)
-        return (values.finite() if must_clean else values).weighted_sum(factors, None if into is None else into[name])
+        place = None if into is None else into[name]
+        return (values.finite() if must_clean else values).weighted_sum(factors, place, together)
 
     return dict(zip(names, side_by_side(weighted_sum, names), strict=True))
 
@@ -271,7 +279,7 @@ def _check_arguments(x: Tensor, y: Tensor, clip_norm: float, clipping: str, micr
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or len(x) != len(y):
         raise DpbnnError(f"x and y must be tensors with one row per record, got {_describe(x)} and {_describe(y)}.")
     if clip_norm != math.inf:
-        _validate.positive("clip_norm", clip_norm)
+        checked_level("clip_norm", clip_norm)
     _validate.one_of("clipping", clipping, CLIPPING_STYLES)
     if micro_batch_size is not None:
         _validate.whole_number("micro_batch_size", micro_batch_size)

@@ -79,12 +79,12 @@ class Joint:
         rounding = torch.finfo(self.multipliers[0].dtype).eps / ROUNDING_SHARE
         return torch.maximum(total, (rounding * largest).square())
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:
+    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:
         """``[2, *shape]``: in the mean, and in the spread. Draws that cancel do so in float64."""
         if len(self.terms) == 1:
-            total = self.terms[0].weighted_sum(factors)
+            total = self.terms[0].weighted_sum(factors, None, together)
             return placed(torch.stack([total, total * self.multipliers[0]]), out)
-        sums = [_wide(term).weighted_sum(factors) for term in self.terms]
+        sums = [_wide(term).weighted_sum(factors, None, together) for term in self.terms]
         in_spread = [values * m for values, m in zip(sums, self.multipliers, strict=True)]
         both = torch.stack([torch.stack(sums).mean(dim=0), torch.stack(in_spread).mean(dim=0)])
         return placed(both.to(self.multipliers[0].dtype), out)

@@ -22,7 +22,7 @@ def squares(values, out, length, pieces, PIECE: tl.constexpr, BLOCK: tl.constexp
 
 
 @triton.jit
-def products(inputs, output_gradients, out, d, p, BLOCK: tl.constexpr):
+def products(inputs, output_gradients, out, d, p, smallest, BLOCK: tl.constexpr):
     """One program for each record."""
     row = tl.program_id(0).to(tl.int64)
     of_inputs = tl.zeros([BLOCK], tl.float64)
@@ -35,7 +35,10 @@ def products(inputs, output_gradients, out, d, p, BLOCK: tl.constexpr):
         columns = start + tl.arange(0, BLOCK)
         numbers = tl.load(output_gradients + row * p + columns, mask=columns < p, other=0.0).to(tl.float64)
         of_outputs += numbers * numbers
-    tl.store(out + row, tl.sum(of_inputs) * tl.sum(of_outputs))
+    of_a, of_g = tl.sum(of_inputs), tl.sum(of_outputs)
+    least = tl.full([], 1.0, tl.float64) * smallest * smallest
+    of_a, of_g = tl.where(of_a < least, least, of_a), tl.where(of_g < least, least, of_g)  # NaN stays NaN
+    tl.store(out + row, of_a * of_g)
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -64,8 +67,8 @@ def factors(
 @triton.jit
 def scaled(values, weights, out, length, BLOCK: tl.constexpr):
     """One program for a block of one record."""
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.program_id(1).to(tl.int64)
+    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     own = tl.load(weights + row)
     numbers = tl.load(values + row * length + columns, mask=columns < length, other=0.0)
     result = tl.where(own != 0, numbers.to(tl.float64) * own, 0.0).to(out.dtype.element_ty)

@@ -11,11 +11,13 @@ Four forms, one protocol (`squared_norms`, `weighted_sum`):
 Guarantees:
     The norm that is clipped is the norm of what is summed, whatever cancels in it: `Dense` and `Rows` take
     the norm of the very numbers that they sum, and `Outer` never reports less than what rounding could leave.
+    Rounding of the sum stays within its share of the clip norm (`dpbnn.clipping.adding_up`).
 
 References: Goodfellow 2015 (arXiv 1510.01799) for one position; Li et al. 2022 (arXiv 2110.05679) for many;
 Bu et al. 2023 (arXiv 2210.00038) for choosing between them by cost.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Protocol
@@ -23,7 +25,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dpbnn.clipping import fused
+from dpbnn.clipping import adding_up, fused
 
 __all__ = [
     "LONGEST_FLOAT32_SUM",
@@ -42,12 +44,11 @@ ROUNDING_SHARE = 5e-5
 LONGEST_FLOAT32_SUM = 4096
 FLOAT64_NUMBERS = 2**23
 """How many float64 numbers Gram matrices may take at a time, their factors included: 64 MB."""
-FAST_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
-"""Compute capabilities of GPUs that multiply in float64 about as fast as in float32; others are many times slower."""
 FEW_ON_CUDA = 2**23
 """Numbers that a GPU writes in less time than it takes to launch what a Gram matrix needs."""
-SMALLEST_NORM = 1e-18
-"""Factors of a product count at least this much: below it their squares leave float32, and could hide the other."""
+SMALLEST_NORM = 1e-8
+"""Factors of a product count at least this much: a smaller one could hide another that is huge, and its own clipped
+numbers, if they are too small for float32, would be rounded by more than the room for it."""
 
 
 class PerRecordGradient(Protocol):
@@ -57,10 +58,11 @@ class PerRecordGradient(Protocol):
         """``|g_i|^2`` for each record i, in float64."""
         ...
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:
+    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:
         """``sum_i factors_i g_i``, in the parameter's shape; records with factor zero must hold finite numbers.
 
-        `out` is where it is to lie, if it matters.
+        `out` is where it is to lie, if it matters; `together` how many records are added up in all, if these are not
+        all of them.
         """
         ...
 
@@ -86,10 +88,10 @@ class Dense:
             return fused.squares(rows)
         return (row_norms(rows) if self.norms is None else self.norms).square()
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:  # noqa: D102
+    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:  # noqa: D102
         if fused.is_used_for(self.values):
             return fused.weighted_sum(self.values, factors, out)
-        return placed(torch.tensordot(factors.to(self.values.dtype), self.values, dims=1), out)
+        return placed(adding_up.of_rows(self.values, factors, together or len(factors)), out)
 
     def finite(self) -> "Dense":  # noqa: D102
         return self if fused.is_used_for(self.values) else Dense(_finite(self.values))
@@ -130,7 +132,7 @@ class Outer:
     def squared_norms(self) -> Tensor:
         """One position: ``|a|^2 |g|^2``. Several: ``<A A', G G'>`` in float64 (in float32 it cancels)."""
         if self.inputs.shape[1:3] == (1, 1) and fused.is_used_for(self.inputs):
-            return fused.products(self.inputs.flatten(1), self.output_gradients.flatten(1))
+            return fused.products(self.inputs.flatten(1), self.output_gradients.flatten(1), SMALLEST_NORM)
         term_norms = self.norms[0].clamp_min(SMALLEST_NORM) * self.norms[1].clamp_min(SMALLEST_NORM)
         if self.inputs.shape[1:3] == (1, 1):
             return term_norms.flatten().square()
@@ -149,19 +151,14 @@ class Outer:
         pairs = ((a.double(), g.double()) for a, g in parts)
         return torch.cat([((a @ a.mT) * (g @ g.mT)).sum(dim=(1, 2, 3)) for a, g in pairs])
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:  # noqa: D102
-        if fused.is_used_for(self.output_gradients):
-            scaled = fused.scaled(self.output_gradients, factors)
-        else:
-            scaled = self.output_gradients * factors.to(self.inputs.dtype)[:, None, None, None]
-        groups, d, p = self.inputs.shape[1], self.inputs.shape[3], scaled.shape[3]
-        inputs = self.inputs.transpose(0, 1).reshape(groups, -1, d)
-        scaled = scaled.transpose(0, 1).reshape(groups, -1, p)
-        if groups > 1 or (out is not None and out.dtype != inputs.dtype):
-            return placed((scaled.mT @ inputs).reshape(self.shape), out)
-        total = inputs.new_empty(self.shape) if out is None else out
-        torch.mm(scaled[0].mT, inputs[0], out=total.view(p, d))
-        return total
+    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:  # noqa: D102
+        groups, positions, d = self.inputs.shape[1:]
+        p = self.output_gradients.shape[3]
+        has_place = out is not None and groups == 1 and out.dtype == self.inputs.dtype and out.is_contiguous()
+        total = out.view(1, p, d) if out is not None and has_place else self.inputs.new_empty(groups, p, d)
+        count = (together or len(factors)) if positions == 1 else math.inf
+        adding_up.of_products(self.inputs, self.output_gradients, factors, count, total)
+        return out if out is not None and has_place else placed(total.view(self.shape), out)
 
     def finite(self) -> "Outer":  # noqa: D102
         is_skipped = fused.is_used_for(self.output_gradients)
@@ -200,9 +197,11 @@ class Rows:
         squares = row_norms(self.values).square()
         return squares.new_zeros(self.num_records).index_add_(0, self.records, squares)
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:  # noqa: D102
-        scaled = self.values * factors.to(self.values.dtype)[self.records, None]
-        return placed(self.values.new_zeros(self.shape).index_add_(0, self.rows, scaled), out)
+    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:  # noqa: D102
+        dtype = adding_up.type_for(self.values.dtype, together or len(factors))
+        scaled = self.values.to(dtype) * factors.to(dtype)[self.records, None]
+        total = self.values.new_zeros(self.shape, dtype=dtype).index_add_(0, self.rows, scaled)
+        return placed(total.to(self.values.dtype), out)
 
     def finite(self) -> "Rows":  # noqa: D102
         return Rows(self.records, self.rows, _finite(self.values), self.num_records, self.shape)
@@ -224,8 +223,9 @@ class Reordered:
     def squared_norms(self) -> Tensor:  # noqa: D102
         return self.values.squared_norms()
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:  # noqa: D102
-        return placed(self.values.weighted_sum(factors).permute(self.axes).reshape(self.shape), out)
+    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:  # noqa: D102
+        total = self.values.weighted_sum(factors, None, together)
+        return placed(total.permute(self.axes).reshape(self.shape), out)
 
     def finite(self) -> "Reordered":  # noqa: D102
         return Reordered(self.values.finite(), self.axes, self.shape)
@@ -268,7 +268,7 @@ def row_norms(values: Tensor) -> Tensor:
 @cache
 def _gram_operations_per_number(device: torch.device) -> int:
     """How many multiplications in float64 take the time in which one float32 number is written, and read twice."""
-    return 64 if torch.cuda.get_device_capability(device) in FAST_FLOAT64 else 1
+    return 64 if adding_up.multiplies_fast_in_float64(device) else 1
 
 
 def placed(values: Tensor, out: Tensor | None) -> Tensor:

@@ -53,8 +53,9 @@ class Tied:
         a, g = self.product.inputs.double().flatten(1), self.product.output_gradients.double().flatten(1)
         return a.square().sum(dim=1) * g.square().sum(dim=1)
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None) -> Tensor:  # noqa: D102 - the protocol says it, here and below
-        return self.product.weighted_sum(factors, out).add_(self.rows.weighted_sum(factors))
+    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:  # noqa: D102
+        total = self.product.weighted_sum(factors, out, together)
+        return total.add_(self.rows.weighted_sum(factors, None, together))
 
     def finite(self) -> "Tied":  # noqa: D102
         return Tied(self.product.finite(), self.rows.finite())

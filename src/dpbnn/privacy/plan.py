@@ -23,7 +23,7 @@ from dpbnn.schedule import Runs, Schedule, as_schedule, check_length, levels, va
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-__all__ = ["CLIPPING_STYLES", "PrivacyPlan"]
+__all__ = ["CLIPPING_STYLES", "PrivacyPlan", "checked_level"]
 
 CLIPPING_STYLES = ("flat", "automatic")
 """flat: min(1, C / |g|) g; automatic: C g / (|g| + gamma). Both have norm at most C."""
@@ -70,7 +70,7 @@ class PrivacyPlan:
             self._set("delta", 0.0)
             return
         for name in ("clip_norm", "noise_multiplier"):
-            schedule = as_schedule(name, getattr(self, name), _level)
+            schedule = as_schedule(name, getattr(self, name), checked_level)
             check_length(name, schedule, self.steps)
             self._set(name, schedule if isinstance(schedule, float) or len(schedule) > 1 else schedule[0][0])
         self._set("delta", fraction("delta", self.delta))
@@ -198,7 +198,8 @@ def _is_without_privacy(*given: object) -> bool:
     return are_numbers and given == (math.inf, 0, 0)
 
 
-def _level(name: str, value: object) -> float:
+def checked_level(name: str, value: object) -> float:
+    """A clip norm or noise multiplier that can be computed with."""
     level = positive(name, value)
     if name == "clip_norm" and level < _SMALLEST_CLIP_NORM:
         refuse(name, f"at least {_SMALLEST_CLIP_NORM}, as smaller squares leave float32", value)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dpbnn.branches import beside, join
-from dpbnn.clipping.gradient import LARGEST_FLOAT32_SUM
+from dpbnn.clipping.gradient import LARGEST_PART
 from dpbnn.privacy.sampling import PoissonSampler
 from dpbnn.records import Batch, ResidentRecords
 
@@ -41,26 +41,37 @@ LARGE_SIZES = 24
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that parts may have: multiples of `step`, and `largest`. Each has a recording of its own."""
+    """The sizes that parts may have: multiples of `step`, and `largest`. Each has a recording of its own.
+
+    `together` is how many records all parts of a batch have at most, but for one time in 10^30.
+    """
 
     largest: int
     step: int
+    together: int
 
     @staticmethod
     def of(num_records: int, sampling_rate: float, deviations: float, at_most: int | None) -> "Sizes":
         """One size that nearly every batch fits, unless that is more than a part may have."""
         expected = num_records * sampling_rate
-        likely = min(num_records, expected + deviations * math.sqrt(expected * (1 - sampling_rate)))
-        limit = min(at_most or LARGEST_FLOAT32_SUM, LARGEST_FLOAT32_SUM)
+        deviation = math.sqrt(expected * (1 - sampling_rate))
+        likely = min(num_records, expected + deviations * deviation)
+        together = math.ceil(min(num_records, expected + 12 * deviation + 72))
+        limit = min(at_most or LARGEST_PART, LARGEST_PART)
         if likely > limit:
-            return Sizes(limit, max(1, limit // LARGE_SIZES))
+            return Sizes(limit, max(1, limit // LARGE_SIZES), max(limit, together))
         size = min(limit, MULTIPLE * math.ceil(max(1, likely) / MULTIPLE))
-        return Sizes(size, size)
+        return Sizes(size, size, max(size, together))
 
     @property
     def is_one(self) -> bool:
         """Whether all parts have the same size."""
         return self.step == self.largest
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether batches may take many parts, whose sums are added up in float64."""
+        return not self.is_one or self.together > 4 * self.largest
 
     def split(self, count: int) -> list[int]:
         """The sizes of the parts in which so many records are taken: at least one, and all of the same."""

@@ -6,6 +6,7 @@ values, by the host's random numbers, by a counter of its own) is not recorded.
 
 import gc
 import random
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,10 @@ from dpbnn.privacy.randomness import Randomness
 from dpbnn.types import Weights
 
 __all__ = ["Graphs", "NotRecordable", "SharedNoise"]
+
+
+_one_at_a_time = threading.Lock()
+"""Branches of a recording are not told apart by threads: autograd has its own."""
 
 
 class NotRecordable(Exception):
@@ -114,7 +119,7 @@ class Graphs:
             torch.cuda.empty_cache()  # what the first steps took; recordings have memory of their own
             self._is_first = False
         try:
-            with torch.cuda.stream(self._stream), _no_garbage_collection():
+            with _one_at_a_time, torch.cuda.stream(self._stream), _no_garbage_collection():
                 graph.capture_begin(self._pool, capture_error_mode="thread_local")
                 work()
                 graph.capture_end()

@@ -5,7 +5,8 @@ from it (update, keep). A batch that is larger than a part is done in several, e
 differ have recordings of their own.
 
 Guarantees:
-    Recorded steps release what steps taken one by one release, but for rounding, from the same key.
+    Recorded steps release what steps taken one by one release, but for rounding, from the same key (other normals if
+    batches have thousands of records).
     Padding contributes exactly zero.
     What can not be recorded is taken one by one, and the release says so.
 """
@@ -19,8 +20,9 @@ import torch
 
 from dpbnn.branches import beside, join, side_by_side, when_there_is_room
 from dpbnn.clipping.compatibility import mode_of
+from dpbnn.clipping.gradient import LARGEST_PART
 from dpbnn.clipping.objective import wide
-from dpbnn.one_piece import in_one_piece
+from dpbnn.one_piece import in_one_piece, joined
 from dpbnn.own_draws import derived_seed
 from dpbnn.privacy.mechanism import add_noise
 from dpbnn.privacy.plan import PrivacyPlan
@@ -82,8 +84,7 @@ class RecordedSteps:
         ]
         deviations = DEVIATIONS if len(runs) == 1 else DEVIATIONS + 1
         self._sizes = Sizes.of(count, rate, deviations, min(filter(None, limits), default=None))
-        adds_up = not self._sizes.is_one
-        rooms = [_Room(work, state, first_step, adds_up) for work, state in zip(runs, states, strict=True)]
+        rooms = [_Room(work, state, first_step, self._sizes.adds_up) for work, state in zip(runs, states, strict=True)]
         self._sums, self._noisy = [room.sums for room in rooms], [NoisySum(room.released) for room in rooms]
         self._feed = self._open_feed(first_step)
         self._schedules = [_levels_by_step(work.plan) for work in runs]
@@ -174,7 +175,8 @@ class RecordedSteps:
 
     def _parts_and_noise(self, step: int, parts: list[int]) -> None:
         for sums in self._sums:
-            torch._foreach_zero_(list(sums.values()))
+            for (piece,) in joined(list(sums.values())):
+                piece.zero_()
         if step == self._recorded_from:  # the largest first: its memory has room for all others
             self._recording(("part", self._sizes.largest), step, partial(self._part, self._sizes.largest))
         for size in parts:
@@ -204,7 +206,8 @@ class RecordedSteps:
 
         def clip(run: tuple[Work, Any, Weights, Part]) -> None:
             work, state, sums, (x, y, present) = run
-            clipped = work.clipped(state, step, x, y, present=present, into=sums if is_all else None)
+            how = {"into": sums} if is_all else {"together": self._sizes.together}
+            clipped = work.clipped(state, step, x, y, present=present, **how)
             for name, total in sums.items():
                 if clipped.gradients[name] is not total:
                     (total.copy_ if is_all else total.add_)(clipped.gradients[name])
@@ -212,18 +215,19 @@ class RecordedSteps:
         side_by_side(clip, zip(self._runs, self._states, self._sums, self._feed.read(size), strict=True))
 
     def _add_noise(self, step: int) -> None:
-        """Noise is written over the sums; what is released has a place of its own only where it has another type."""
+        """Noise is written over the sums; those of very many records are rounded afterwards."""
 
         def add(run: tuple[Work, Weights, NoisySum]) -> None:
             work, sums, noisy = run
             types = {name: values.dtype for name, values in noisy.gradients.items()}
-            clipped = ClippedSum(dict(sums), work.plan.clip_norm_at(step), types)
-            released = add_noise(clipped, work.plan.noise_at(step), self._noise, step).gradients
-            for name, place in noisy.gradients.items():
-                if released[name].data_ptr() != place.data_ptr():
-                    place.copy_(released[name])
+            clipped = ClippedSum(_copied(sums, self._noised(sums, noisy)), work.plan.clip_norm_at(step), types)
+            _copied(add_noise(clipped, work.plan.noise_at(step), self._noise, step).gradients, noisy.gradients)
 
         side_by_side(add, zip(self._runs, self._sums, self._noisy, strict=True))
+
+    def _noised(self, sums: Weights, noisy: NoisySum) -> Weights:
+        """What gets the noise: the sums as they are, if there are so many records, else what is released."""
+        return dict(sums if self._sizes.together > LARGEST_PART else noisy.gradients)
 
     def _take(self, step: int) -> None:
         """Update and keep."""
@@ -242,7 +246,7 @@ class RecordedSteps:
         def draw_noise() -> None:
             with beside() as branch:
                 if branch is not None and all(work.plan.is_private for work in self._runs):
-                    self._noise.draw_ahead(self._sums)
+                    self._noise.draw_ahead([self._noised(*run) for run in zip(self._sums, self._noisy, strict=True)])
             branches.append(branch)
 
         if len(self._runs) > 1:  # they are branches, which do not branch again
@@ -265,10 +269,19 @@ class RecordedSteps:
         )
 
     def _give_up(self, error: Exception, step: int) -> None:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        is_memory = isinstance(error, torch.OutOfMemoryError)  # whose text has sizes, which are those of a batch
+        reason = "out of memory" if is_memory else (str(error).strip() or type(error).__name__).splitlines()[0]
         text = f"These steps cannot be recorded and are taken one by one, which is slower: {reason}"
         warnings.warn(text, DpbnnWarning, stacklevel=2)
         self._one_by_one = [EagerSteps(work, step) for work in self._runs]
+
+
+def _copied(values: Weights, places: Weights) -> Weights:
+    """The values in their places, where some of them may be already."""
+    for name, place in places.items():
+        if values[name].data_ptr() != place.data_ptr():
+            place.copy_(values[name])
+    return places
 
 
 def _levels_by_step(plan: PrivacyPlan) -> list[tuple[float, float]]:

@@ -1,0 +1,102 @@
+"""Rounding of sums: one record more may round all others differently, and must not move the sum by more than C."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import dpbnn
+from dpbnn.clipping import adding_up, clipped_gradient_sum
+from dpbnn.clipping.gradient import ROUNDING_ROOM
+from dpbnn.clipping.per_record import Dense, Outer, Rows
+
+LIKELIHOOD = dpbnn.HomoscedasticGaussian(noise_std=1.0)
+
+
+def over_a_power_of_two(n, d=1, p=1):
+    """Records in the middle of which one lifts the sum over a power of two; those after it then round otherwise."""
+    big = 2 ** (int(math.log2(n)) - 1)
+    x, y = torch.zeros(n, d), torch.zeros(n, p)
+    x[:, 0] = 1
+    y[:big, 0], y[big, 0] = -1.0, -1.0
+    y[big + 1 :, 0] = 0.3 * big * 2.0**-23
+    return x, y, torch.arange(n) != big
+
+
+def moved(x, y, keep, **options):
+    model = nn.Linear(x.shape[1], y.shape[1], bias=False)
+    nn.init.zeros_(model.weight)
+    both = [
+        clipped_gradient_sum(model, LIKELIHOOD, *part, clip_norm=1.0, **options).gradients["weight"].double()
+        for part in ((x, y), (x[keep], y[keep]))
+    ]
+    return float((both[0] - both[1]).norm())
+
+
+@pytest.mark.parametrize(("d", "p"), [(1, 1), (8, 8)])
+@pytest.mark.parametrize(
+    ("n", "micro_batch_size"), [(64, None), (300, None), (300, 1), (1000, 100), (4096, None), (4096, 20), (5000, None)]
+)
+def test_a_record_moves_the_sum_by_at_most_the_clip_norm_however_it_rounds(n, d, p, micro_batch_size):
+    assert 0.99 <= moved(*over_a_power_of_two(n, d, p), micro_batch_size=micro_batch_size) <= 1.0
+
+
+def test_a_float32_sum_in_a_row_would_have_been_moved_by_more():
+    """The case is hard enough to catch the mistake."""
+    _, y, keep = over_a_power_of_two(4096)
+    values = -y[:, 0].numpy()  # what the records contribute
+    sums = [np.add.accumulate(part, dtype=np.float32)[-1] for part in (values, values[keep])]
+    assert sums[0] - sums[1] > 1.1
+
+
+@pytest.mark.parametrize("together", [10, 259, 300, 512, 2000, 60_000])
+def test_sums_are_as_close_to_the_truth_as_promised(together):
+    """Even if all records were as long as they may be: n u C / 2 for each that is added up in a row."""
+    n = min(together, 1500)
+    torch.manual_seed(0)
+    factors = torch.rand(n).double()
+    factors[3] = 0.0
+    a, g = torch.rand(n, 1, 1, 3) + 0.5, torch.rand(n, 1, 1, 2) + 0.5
+    outer, rows = Outer(a, g, torch.Size((2, 3))), torch.randint(4, (n,))
+    values = torch.rand(n, 5)
+    forms = {
+        "outer": (outer, torch.einsum("i,ip,id->pd", factors, g[:, 0, 0].double(), a[:, 0, 0].double())),
+        "dense": (Dense(values), torch.tensordot(factors, values.double(), dims=1)),
+        "rows": (
+            Rows(torch.arange(n), rows, values, n, torch.Size((4, 5))),
+            torch.zeros(4, 5).double().index_add_(0, rows, factors[:, None] * values.double()),
+        ),
+    }
+    lengths = {
+        "outer": (a.double().norm(dim=3) * g.double().norm(dim=3)).flatten(),
+        "dense": values.double().norm(dim=1),
+        "rows": values.double().norm(dim=1),
+    }
+    for name, (form, truth) in forms.items():
+        longest = float((factors * lengths[name]).max())
+        off = float((form.weighted_sum(factors, None, together).double() - truth).norm())
+        assert off <= (adding_up.SHARE / 2 + 2**-24 * n) * longest, name
+
+
+@pytest.mark.parametrize("n", [10, 300])
+def test_products_that_cancel_over_positions_leave_nothing_behind(n):
+    """Each is a thousand times what is left of it: in float32 the others' rounding would be seen."""
+    torch.manual_seed(0)
+    a, g = torch.randn(n, 1, 8, 6) * 1e3, torch.randn(n, 1, 8, 6)
+    a[:, :, 1::2], g[:, :, 1::2] = a[:, :, ::2] + 1e-3, -g[:, :, ::2]
+    truth = torch.einsum("igtp,igtd->pd", g.double(), a.double())
+    total = Outer(a, g, torch.Size((6, 6))).weighted_sum(torch.ones(n).double())
+    assert float((total.double() - truth).norm()) <= 1e-6 * float(truth.norm())
+
+
+def test_the_room_for_rounding_holds_all_shares():
+    own, stored = 1e-4, 2 * 4096 * 2**-24
+    assert adding_up.SHARE + own + stored <= ROUNDING_ROOM
+
+
+@pytest.mark.parametrize("clip_norm", [1e-45, 1e-13, 1e16, 1e39])
+def test_a_clip_norm_that_cannot_be_computed_with_is_refused(clip_norm):
+    with pytest.raises(dpbnn.types.DpbnnError, match="clip_norm"):
+        clipped_gradient_sum(nn.Linear(2, 2), dpbnn.Categorical(), torch.randn(2, 2), torch.tensor([0, 1]), clip_norm)
