@@ -10,7 +10,7 @@ Products over several positions may cancel within a record, and so be much large
 Reference: Casacuberta et al. 2022 (arXiv 2207.10635) on sums whose sensitivity is underestimated.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import cache
 
 import torch
@@ -84,7 +84,9 @@ def _in_float64(inputs: Tensor, output_gradients: Tensor, factors: Tensor) -> Te
     return total
 
 
-def _split(at_a_time: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def _split(at_a_time: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    if at_a_time >= len(tensors[0]):
+        return (tensors,)
     return zip(*(values.split(max(1, at_a_time)) for values in tensors), strict=True)
 
 

@@ -231,8 +231,11 @@ class Recording:
                 self._add(names[parameter], values)
 
     def _add(self, name: str, values: PerRecordGradient) -> None:
+        if name not in self.found:
+            self.found[name] = values
+            return
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
-            self.found[name] = combined(made(self.found[name]), made(values)) if name in self.found else values
+            self.found[name] = combined(made(self.found[name]), made(values))
 
     def _leaf(self, leaf: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
         self._leaves.append(leaf)

@@ -7,9 +7,11 @@ our own would not get a core. Where there is no such library to be called, the c
 """
 
 import ctypes
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +54,8 @@ def add_normals(
 
 
 def _add_to_group(pieces: list[Tensor], scale: float, generator: np.random.Generator, normals: Normals) -> None:
-    sizes = [len(piece) for piece in pieces]
-    count = sum(sizes)
+    ends = list(accumulate(piece.numel() for piece in pieces))
+    count = ends[-1]
     noise: npt.NDArray[Any]
     if pieces[0].dtype == torch.float64:
         noise = scale * generator.standard_normal(count)
@@ -61,20 +63,27 @@ def _add_to_group(pieces: list[Tensor], scale: float, generator: np.random.Gener
         # Unlike the bit generator's own method, this one lets other threads work.
         bits = generator.integers(0, 2**64 - 1, (count + 1) // 2, dtype=np.uint64, endpoint=True)
         noise = normals.from_bits(bits, generator, scale)[:count]
-    for piece, part in zip(pieces, np.split(noise, np.cumsum(sizes[:-1])), strict=True):
+    for piece, end in zip(pieces, ends, strict=True):
         values = piece.numpy()
-        values += part
+        values += noise[end - len(values) : end]
 
 
 def _grouped(tensors: Sequence[Tensor], chunk: int) -> Iterator[list[Tensor]]:
-    """All numbers as flat pieces, in groups of one type and at most `chunk` numbers."""
-    group: list[Tensor] = []
-    for piece in (piece for values in tensors for piece in values.view(-1).split(chunk // 2)):
-        if group and (sum(map(len, group)) + len(piece) > chunk or piece.dtype != group[0].dtype):
-            yield group
-            group = []
-        group.append(piece)
-    yield group
+    """All numbers as flat pieces, in groups of one type: an even number of them if there are several, all alike."""
+    for dtype in (torch.float32, torch.float64):
+        flat = [values.view(-1) for values in tensors if values.dtype == dtype]
+        left = total = sum(values.numel() for values in flat)
+        size = math.ceil(total / max(1, 2 * math.ceil(total / (2 * chunk)))) if total > chunk else total
+        group: list[Tensor] = []
+        for values in flat:
+            while values.numel():
+                room = size - sum(piece.numel() for piece in group)
+                group.append(values[:room])
+                values = values[room:]
+                left -= group[-1].numel()
+                if left == 0 or group[-1].numel() == room:
+                    yield group
+                    group = []
 
 
 def _on_all_threads(work: Callable[[], None]) -> None:

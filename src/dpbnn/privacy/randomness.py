@@ -23,7 +23,7 @@ from dpbnn.privacy import cpu_noise, cuda_noise
 __all__ = ["Randomness"]
 
 KEY_BYTES = 32
-CHUNK = 2**18
+CHUNK = 2**19
 """Normals that one thread makes at a time: few enough for its caches, and so many that threads rarely meet."""
 
 MERSENNE_WORDS, MERSENNE_OFFSET = 624, 24
