@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -64,7 +64,7 @@ class Ensemble:
         """The mode in which the networks run; afterwards every module is in its own again."""
         return (masks_on if self.posterior.keeps_dropout else evaluating)(self.objective.model)
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         """Where the networks run."""
         return next(self.objective.model.parameters()).device

@@ -100,6 +100,6 @@ def _add_to(total: Tensor, inputs: Tensor, scaled: Tensor, is_first: bool) -> No
     """All rows of a group in one product."""
     a, g = (values.transpose(0, 1).reshape(values.shape[1], -1, values.shape[3]) for values in (inputs, scaled))
     if len(total) == 1:
-        total[0].addmm_(g[0].mT, a[0], beta=0 if is_first else 1)
+        torch.addmm(total[0], g[0].mT, a[0], beta=0 if is_first else 1, out=total[0])
     else:
-        total.baddbmm_(g.mT, a, beta=0 if is_first else 1)
+        torch.baddbmm(total, g.mT, a, beta=0 if is_first else 1, out=total)
