@@ -175,6 +175,9 @@ def tables(machine: str, figures: Figures) -> list[Table]:
     return [Table(f"{machine}, torch {figures['torch']}", columns, rows)]
 
 
+ALMOST_FLAT = 3
+
+
 def picture(results: Results) -> "Figure":
     """A column for each thing that grows; time and memory of each machine below each other."""
     figure, axes = panels(2 * len(results), len(GROWTHS), width=240, height=45)
@@ -194,6 +197,9 @@ def picture(results: Results) -> "Figure":
                 one.set_xlabel(name)
                 one.set_ylabel(f"{machine}\n{unit}" if column == 0 else unit)
                 if rows:
+                    every = [value for row in rows for value in row[key]]
+                    if max(every) < ALMOST_FLAT * min(every):  # or else it would look like a steep curve
+                        one.set_ylim(min(every) / ALMOST_FLAT, max(every) * ALMOST_FLAT)
                     one.legend(loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize=6.5)
     return figure
 
