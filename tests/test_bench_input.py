@@ -52,6 +52,8 @@ def folder(tmp_path):
 
 @pytest.fixture
 def bench(folder, monkeypatch, capfd):
+    for name in MODULES:  # of the real folder, if another test has loaded them
+        sys.modules.pop(name, None)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("KINETO_LOG_LEVEL", "6")  # a program sets it
     main = runpy.run_path(str(folder / "__main__.py"))["main"]
