@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "IMAGES", "Figures", "Options", "Parser", "Program", "Results", "Table", "is_folder", "positive", "uninterrupted",
-    "write",
+    "IMAGES", "Figures", "Options", "Parser", "Program", "Results", "Table", "is_folder", "is_installed", "positive",
+    "uninterrupted", "write",
 ]  # fmt: skip
+
+NO_PICTURE = "No picture without matplotlib; pip install 'dpbnn[plots]' adds it."
 
 Options = argparse.Namespace
 Figures = dict[str, Any]
@@ -169,7 +172,7 @@ class Program:
 
     def drawn(self, results: Results) -> dict[Path, bytes]:
         """The picture, as SVG and PNG, if there is one."""
-        if self.picture is None or not results or not _matplotlib_is_there():
+        if self.picture is None or not results or not is_installed("matplotlib", NO_PICTURE):
             return {}
         import matplotlib
 
@@ -211,14 +214,12 @@ def write(files: Mapping[Path, bytes]) -> None:
 
 
 @cache
-def _matplotlib_is_there() -> bool:
-    """It is optional; cached, so that its absence is said once."""
-    try:
-        import matplotlib  # noqa: F401 - only whether it is there
-    except ImportError:
-        print("No picture without matplotlib; pip install 'dpbnn[plots]' adds it.", file=sys.stderr)
-        return False
-    return True
+def is_installed(package: str, without: str) -> bool:
+    """Whether an optional package is there; what it means if not is said once."""
+    there = find_spec(package) is not None
+    if not there:
+        print(without, file=sys.stderr)
+    return there
 
 
 def _read(file: Path) -> Results:

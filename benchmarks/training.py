@@ -44,8 +44,14 @@ def by_fit(network: Network, label: str, x: Tensor, y: Tensor, steps: int, preci
     # SGLD's temperature asks for 1.272; the others take their noise from the plan.
     noise = NOISE if label != "DP-SGLD" else 1.27
     plan = dpbnn.PrivacyPlan(len(x), BATCH_SIZE, steps, CLIP_NORM, noise, 1e-5)
-    given = {"method": METHODS[label], "plan": plan, "likelihood": dpbnn.Categorical(), "execution": execution}
-    return lambda: dpbnn.fit(model, x, y, **given, seed=0, progress=False)  # type: ignore[arg-type]
+    method, likelihood = METHODS[label], dpbnn.Categorical()
+
+    def run() -> None:
+        dpbnn.fit(
+            model, x, y, method=method, plan=plan, likelihood=likelihood, execution=execution, seed=0, progress=False
+        )
+
+    return run
 
 
 def by_loop(network: Network, x: Tensor, y: Tensor, steps: int) -> Step:

@@ -3,11 +3,9 @@
 A variant takes a model and an example batch and gives a function that takes one step on a batch.
 """
 
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
@@ -22,6 +20,7 @@ from dpbnn.privacy.mechanism import add_noise
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.training import prepared
 from measure import device
+from program import is_installed
 
 __all__ = [
     "CLIP_NORM", "LEARNING_RATE", "NETWORKS", "NOISE", "OPACUS", "Network", "Phase", "Take", "Variant",
@@ -198,12 +197,6 @@ def _sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
 
 
-@cache
 def opacus_is_there() -> bool:
-    """It is optional; cached, so that its absence is said once."""
-    try:
-        import opacus  # noqa: F401 - only whether it is there
-    except ModuleNotFoundError:
-        print("Opacus is not installed and left out: pip install 'dpbnn[bench]' adds it.", file=sys.stderr)
-        return False
-    return True
+    """It is optional."""
+    return is_installed("opacus", "Opacus is not installed and left out: pip install 'dpbnn[bench]' adds it.")

@@ -94,6 +94,20 @@ def test_parts_hold_any_number_of_records_and_pad_little(sizes):
         assert 0 <= sum(parts) - count <= max(1, len(parts) * sizes.step)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "adds_up"),
+    [
+        (Sizes(304, 304, 520), False),  # a second part now and then
+        (Sizes(1000, 1000, 1000), False),  # all records at once, never more
+        (Sizes(1096, 1096, 1452), True),
+        (Sizes(1, 1, 31_542), True),
+        (Sizes(100, 4, 520), True),
+    ],
+)
+def test_parts_are_added_up_in_float64_unless_there_are_few_of_few_records(sizes, adds_up):
+    assert sizes.adds_up == adds_up
+
+
 def test_large_models_take_a_batch_in_parts_and_small_models_as_a_whole():
     assert largest_part(26_010, 60_000, 256 / 60_000) is None
     assert largest_part(124_000_000, 256, 0.25) == 24

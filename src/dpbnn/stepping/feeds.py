@@ -70,8 +70,9 @@ class Sizes:
 
     @property
     def adds_up(self) -> bool:
-        """Whether batches may take many parts, whose sums are added up in float64."""
-        return not self.is_one or self.together > 4 * self.largest
+        """Whether parts are added up in float64: where float32 would round by more than a sum that is stored in it."""
+        parts = math.ceil(self.together / self.largest)
+        return not self.is_one or (parts > 1 and 2 * parts * self.together > LARGEST_PART)
 
     def split(self, count: int) -> list[int]:
         """The sizes of the parts in which so many records are taken: at least one, and all of the same."""
