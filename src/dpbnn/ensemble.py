@@ -153,13 +153,12 @@ def layout(
         look(type(predicted)(*(values.unsqueeze(0) for values in predicted)))
         return predicted
 
-    alone, threefold = (_peak(run, copies, (record, *weights.values())) for copies in (1, 3))
+    (predicted, alone), (_, threefold) = (_peak(partial(run, copies), (record, *weights.values())) for copies in (1, 3))
     each_row = max(1, HIDDEN_SCRATCH * (threefold - alone) // 2)
     # Masks share their weights; a draw of weights is there itself, and in the stack.
     each_draw = 0 if ensemble.posterior.keeps_dropout else alone + 2 * sum(w.nbytes for w in weights.values())
     room = min(memory_limit // 2, CPU_ROOM) if record.device.type == "cpu" else memory_limit // 2
     rows = max(1, min(room // each_row, num_records))
-    predicted = run(1)
     result = sum(values.nbytes for values in predicted)
     # Draws that are kept wait on their device for the end, and are joined there; on a CPU they are the result.
     keeps = record.device.type != "cpu" and (keep_draws or isinstance(predicted, Moments))
@@ -170,10 +169,10 @@ def layout(
     return Layout(rows, 1 if alone_is_enough or draws < FEWEST_TOGETHER else draws, part)
 
 
-def _peak(run: Callable[[int], object], copies: int, known: Iterable[Tensor]) -> int:
+def _peak(run: Callable[[], Predicted], known: Iterable[Tensor]) -> tuple[Predicted, int]:
+    """What `run` gives, and the most bytes that it held."""
     with without_fast_path(), PeakMemory(known) as memory:  # nobody sees what a fast path takes
-        run(copies)
-    return memory.peak
+        return run(), memory.peak
 
 
 class PeakMemory(TorchDispatchMode):

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dpbnn import _validate
+from dpbnn.pooling import MaxPool2d
 
 __all__ = ["CNN", "MLP", "NETWORKS", "rebuild"]
 
@@ -58,11 +59,9 @@ class CNN(nn.Module):
         }
         self.layers = nn.Sequential(
             nn.Conv2d(channels, 16, kernel_size=8, stride=2, padding=3),
-            _activation(activation, dropout),
-            nn.MaxPool2d(2, stride=1),
+            *_activation_and_pool(activation, dropout),
             nn.Conv2d(16, 32, kernel_size=4, stride=2),
-            _activation(activation, dropout),
-            nn.MaxPool2d(2, stride=1),
+            *_activation_and_pool(activation, dropout),
             nn.Flatten(),
             nn.Linear(512, 32),
             _activation(activation, dropout),
@@ -78,6 +77,14 @@ def _activation(name: str, dropout: float) -> nn.Module:
     """One module whether dropout follows or not, so that the layers after it keep their numbers."""
     activation = ACTIVATIONS[_validate.one_of("activation", name, ACTIVATIONS)]()
     return nn.Sequential(activation, nn.Dropout(dropout)) if dropout else activation
+
+
+def _activation_and_pool(name: str, dropout: float) -> tuple[nn.Module, nn.Module]:
+    """Two modules also where one does both, so that the layers after them keep their numbers."""
+    activation = _activation(name, dropout)
+    if isinstance(activation, nn.ReLU):
+        return nn.Identity(), MaxPool2d(2, stride=1, rectify=True)
+    return activation, MaxPool2d(2, stride=1)
 
 
 def _dropout_setting(dropout: float) -> dict[str, float]:

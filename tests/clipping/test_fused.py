@@ -11,7 +11,6 @@ import dpbnn
 from dpbnn.clipping import check_model, clip_and_sum, fused
 from dpbnn.clipping.book_keeping import Recording
 from dpbnn.clipping.gradient import AUTOMATIC_GAMMA, LARGEST_NORM, ROUNDING_ROOM
-from dpbnn.types import DpbnnWarning
 
 pytest.importorskip("triton")
 
@@ -203,26 +202,3 @@ def test_nothing_of_a_batch_is_left_behind(device, used_everywhere):
         assert not [one for one in gc.get_objects() if issubclass(type(one), Recording)]
     finally:
         gc.enable()
-
-
-def test_where_triton_is_not_there_it_is_not_used(device, monkeypatch):
-    monkeypatch.setattr(fused, "find_spec", lambda name: None)
-    fused._works.cache_clear()
-    try:
-        assert not fused._works()
-    finally:
-        fused._works.cache_clear()
-
-
-def test_where_triton_does_not_work_it_is_not_used_and_that_is_said(device, monkeypatch):
-    def fails(values):
-        raise RuntimeError("no compiler\nand more")
-
-    monkeypatch.setattr(fused, "squares", fails)
-    fused._works.cache_clear()
-    try:
-        with pytest.warns(DpbnnWarning, match="Triton does not work here, and steps will be slower: .*[^\\n]$"):
-            assert not fused._works()
-        assert not fused._works()
-    finally:
-        fused._works.cache_clear()

@@ -6,9 +6,6 @@
     scaled         f_i v_i
     weighted_sum   sum_i f_i v_i
 
-Torch brings Triton on Linux. Elsewhere the callers do the same by torch's own operations, which take several launches
-and go over the numbers more often.
-
 Guarantees:
     Everything is computed in float64 and rounded once, when it is stored.
     A record with factor zero contributes exactly zero, whatever it holds.
@@ -16,16 +13,14 @@ Guarantees:
 """
 
 import math
-import warnings
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpbnn.types import DpbnnWarning
+from dpbnn import kernels
 
 __all__ = ["factors", "is_used_for", "products", "scaled", "squares", "weighted_sum"]
 
@@ -38,27 +33,14 @@ LONG = 2**17
 
 def is_used_for(values: Tensor) -> bool:
     """Whether these kernels run on the device of `values`, for its type."""
-    return values.is_cuda and values.dtype in (torch.float32, torch.float64) and _works()
-
-
-@cache
-def _works() -> bool:
-    """Kernels are compiled when they are first used, which takes a C compiler."""
-    if find_spec("triton") is None:
-        return False
-    try:
-        return float(squares(torch.ones(2, 3, device="cuda"))[1]) == 3.0
-    except Exception as error:  # whatever a compiler, its cache or its driver raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        warnings.warn(f"Triton does not work here, and steps will be slower: {reason}", DpbnnWarning, stacklevel=2)
-        return False
+    return values.is_cuda and values.dtype in (torch.float32, torch.float64) and kernels.work()
 
 
 @cache
 def _kernels() -> Any:
-    from dpbnn.clipping import kernels  # late: it takes its time, and only a GPU needs it
+    from dpbnn.kernels import of_clipping
 
-    return kernels
+    return of_clipping
 
 
 def squares(values: Tensor) -> Tensor:

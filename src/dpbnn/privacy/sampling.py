@@ -45,10 +45,12 @@ class PoissonSampler:
     def batch(self, step: int) -> Rows:
         """The sorted indices of one step's batch."""
         table, row = divmod(step, self._steps_at_a_time)
-        if table not in self._drawn:
+        drawn = self._drawn.get(table)
+        if drawn is None:
+            drawn = self._draw(table)
             self._drawn.clear()
-            self._drawn[table] = self._draw(table)
-        return self._drawn[table][row]
+            self._drawn[table] = drawn  # another thread may ask for another one at the same time
+        return drawn[row]
 
     def batches(self, first_step: int, end: int) -> Iterator[list[int]]:
         """The batches of the steps from `first_step` up to, not including, `end`."""

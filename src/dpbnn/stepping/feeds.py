@@ -7,6 +7,7 @@ enough. Padding is marked as absent and contributes exactly zero.
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -37,6 +38,9 @@ LARGE_PARTS = 3
 """In how many parts a large model takes a batch, unless it is much above its expectation."""
 LARGE_SIZES = 24
 """How many sizes these parts may have."""
+
+_sampling = ThreadPoolExecutor(1, "sampling")
+"""Batches are sampled while others are used: the batch of a step depends on its key alone."""
 
 
 @dataclass(frozen=True)
@@ -114,20 +118,23 @@ class ResidentFeed:
         self._num_records = len(records)
         self._x, self._y = records.padded
         device = self._x.device
-        self._samplers, self._sizes, self._step = samplers, sizes, first_step
+        self._samplers, self._sizes = samplers, sizes
         shape = ROWS_AHEAD, len(samplers), sizes.largest
         self._rows = torch.zeros(shape, dtype=torch.int64, device=device)
         self._outgoing = _Outgoing(shape, device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
-        self._waiting: deque[list[Rows]] = deque()
         self._parts: deque[list[int]] = deque()
+        self._waiting: Rows = np.empty(0, dtype=np.int64)
         self._left = 0
         self._held = self._rows[0]
+        self._next = _sampling.submit(self._sample, first_step)
 
     def parts(self, step: int) -> list[int]:
         """Those of the largest batch of this step."""
         if not self._parts:
-            self._sample()
+            parts, self._waiting = self._next.result()
+            self._parts.extend(parts)
+            self._next = _sampling.submit(self._sample, step + ROWS_AHEAD)
         return self._parts.popleft()
 
     def next_part(self) -> None:
@@ -135,33 +142,37 @@ class ResidentFeed:
         if self._left == 0:
             self._left = min(len(self._waiting), ROWS_AHEAD)
             with self._outgoing.to(self._rows) as rows:
-                rows[: self._left] = self._num_records
-                for place, parts in zip(rows, [self._waiting.popleft() for _ in range(self._left)], strict=False):
-                    for own, part in zip(place, parts, strict=True):
-                        own[: len(part)] = part
+                rows[: self._left] = self._waiting[: self._left]
+            self._waiting = self._waiting[self._left :]
             self._position.zero_()
         self._left -= 1
 
     def read(self, size: int) -> list[Part]:
-        """Look the records up."""
+        """Look the records up, those of all runs at once."""
         rows = self._rows.index_select(0, self._position)[0, :, :size]
+        every, by_run = rows.flatten(), (len(rows), size)
         with beside() as branch:
             self._position.add_(1)
             present = rows < self._num_records
-            targets = [self._y.index_select(0, own) for own in rows]
-        inputs = [self._x.index_select(0, own) for own in rows]
+            targets = self._y.index_select(0, every).unflatten(0, by_run)
+        inputs = self._x.index_select(0, every).unflatten(0, by_run)
         join(branch)
-        self._held = rows  # which the branch has used
+        self._held = every  # which the branch has used
         return list(zip(inputs, targets, present, strict=True))
 
-    def _sample(self) -> None:
-        for step in range(self._step, self._step + ROWS_AHEAD):
+    def _sample(self, first_step: int) -> tuple[list[list[int]], Rows]:
+        """The sizes of the parts of each step from there on, and the rows of all parts for each run."""
+        sizes, places = [], []
+        for step in range(first_step, first_step + ROWS_AHEAD):
             batches = [sampler.batch(step) for sampler in self._samplers]
-            parts = self._sizes.split(max(map(len, batches)))
-            for position, size in enumerate(parts):
-                self._waiting.append([batch[position * size : (position + 1) * size] for batch in batches])
-            self._parts.append(parts)
-        self._step += ROWS_AHEAD
+            sizes.append(self._sizes.split(max(map(len, batches))))
+            for position, size in enumerate(sizes[-1]):
+                place = np.full(self._rows.shape[1:], self._num_records)
+                for own, batch in zip(place, batches, strict=True):
+                    part = batch[position * size : (position + 1) * size]
+                    own[: len(part)] = part
+                places.append(place)
+        return sizes, np.stack(places)
 
 
 class _Outgoing:

@@ -77,12 +77,15 @@ class SharedNoise(Randomness):
         return self.used[-1]
 
     def draw_ahead(self, releases: Sequence[Weights]) -> None:
-        """Draw the noise of these releases, which will be asked for in this order."""
+        """Draw the noise of these releases, which will be asked for in this order: that of many small ones at once."""
         draw = cuda_noise.drawn(self.on_device)
-        for gradients in releases:
-            dtype = next(iter(gradients.values())).dtype
-            sizes = cuda_noise.chunks_of(sum(values.numel() for values in gradients.values()))
-            self.ahead.extend(draw(size, dtype) for size in sizes)
+        types = [next(iter(gradients.values())).dtype for gradients in releases]
+        totals = [sum(values.numel() for values in gradients.values()) for gradients in releases]
+        if len(set(types)) == 1 and sum(totals) <= cuda_noise.CHUNK:
+            self.ahead.extend(draw(sum(totals), types[0]).split(totals))
+            return
+        for total, dtype in zip(totals, types, strict=True):
+            self.ahead.extend(draw(size, dtype) for size in cuda_noise.chunks_of(total))
 
 
 class Graphs:

@@ -1,4 +1,4 @@
-"""Kernels of `dpbnn.clipping.fused`, in Triton: programs that run side by side on a GPU, each on its own numbers."""
+"""Kernels of `dpbnn.clipping.fused`, each program on its own numbers."""
 
 import triton
 import triton.language as tl
