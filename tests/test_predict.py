@@ -208,6 +208,23 @@ def test_rows_and_draws_are_chosen_by_what_they_take():
     assert (masked.rows, masked.draws) == (5, 50)
 
 
+def test_what_records_take_is_looked_at_once_for_each_kind_of_them(monkeypatch):
+    model, passes = nn.Sequential(nn.Flatten(), nn.LazyLinear(3)), []
+    model(torch.ones(1, 4))
+    model.register_forward_hook(lambda *given: passes.append(len(given[1][0])))
+    objective, posterior = Objective(model, Categorical()), Draws.around(model, 1)
+
+    def passes_for(x):
+        passes.clear()
+        predict(objective, posterior, x, 1, seed=0)
+        return list(passes)
+
+    assert passes_for(torch.ones(5, 4)) == [1, 3, 5]
+    assert passes_for(torch.ones(7, 4)) == [7]
+    assert passes_for(torch.ones(7, 2, 2)) == [1, 3, 7]
+    assert passes_for(torch.ones(7, 2, 2)) == [7]
+
+
 def linear_with_dropout(width, rate):
     model = nn.Sequential(nn.Dropout(rate), nn.Linear(width, 1))
     return model, Draws([{n: p.detach() for n, p in model.named_parameters()}], keeps_dropout=True)

@@ -146,33 +146,64 @@ def layout(
     Half is for networks that run, a quarter for records that were read and their results, the rest is left. What they
     take is seen from one record that is run, alone and three times, with `look` called on what it predicts.
     """
-    weights = ensemble.weights()
-
-    def run(copies: int) -> Predicted:
-        predicted = ensemble.one(weights, _repeated(record, copies))
-        look(type(predicted)(*(values.unsqueeze(0) for values in predicted)))
-        return predicted
-
-    (predicted, alone), (_, threefold) = (_peak(partial(run, copies), (record, *weights.values())) for copies in (1, 3))
-    each_row = max(1, HIDDEN_SCRATCH * (threefold - alone) // 2)
+    needs = _needs(ensemble, record, look)
     # Masks share their weights; a draw of weights is there itself, and in the stack.
-    each_draw = 0 if ensemble.posterior.keeps_dropout else alone + 2 * sum(w.nbytes for w in weights.values())
+    each_draw = 0 if ensemble.posterior.keeps_dropout else needs.alone + 2 * needs.weights
     room = min(memory_limit // 2, CPU_ROOM) if record.device.type == "cpu" else memory_limit // 2
-    rows = max(1, min(room // each_row, num_records))
-    result = sum(values.nbytes for values in predicted)
+    rows = max(1, min(room // needs.each_row, num_records))
     # Draws that are kept wait on their device for the end, and are joined there; on a CPU they are the result.
-    keeps = record.device.type != "cpu" and (keep_draws or isinstance(predicted, Moments))
-    kept = 2 * ensemble.num_draws * result if keeps else 0
-    part = max(rows, memory_limit // 4 // (record.nbytes + 3 * result + kept))
-    draws = min(room // 2 // (each_draw + each_row * rows), ensemble.num_draws)  # half, as stacks are slow when large
-    alone_is_enough = record.device.type != "cpu" and each_row * rows > BUSY
+    keeps = record.device.type != "cpu" and (keep_draws or needs.keeps_draws)
+    kept = 2 * ensemble.num_draws * needs.result if keeps else 0
+    part = max(rows, memory_limit // 4 // (record.nbytes + 3 * needs.result + kept))
+    draws = min(
+        room // 2 // (each_draw + needs.each_row * rows), ensemble.num_draws
+    )  # half: stacks are slow when large
+    alone_is_enough = record.device.type != "cpu" and needs.each_row * rows > BUSY
     return Layout(rows, 1 if alone_is_enough or draws < FEWEST_TOGETHER else draws, part)
 
 
-def _peak(run: Callable[[], Predicted], known: Iterable[Tensor]) -> tuple[Predicted, int]:
+@dataclass(frozen=True)
+class _Needs:
+    """Bytes: of all that one record takes, of each further one, of one draw's weights, and of one record's result."""
+
+    alone: int
+    each_row: int
+    weights: int
+    result: int
+    keeps_draws: bool
+
+
+_known: weakref.WeakKeyDictionary[Objective, dict[Any, _Needs]] = weakref.WeakKeyDictionary()
+
+
+def _needs(ensemble: Ensemble, record: Tensor, look: Callable[..., Any]) -> _Needs:
+    """Looked at once for each network and kind of record: a small prediction takes less time than that."""
+    computes_in = torch.is_autocast_enabled(record.device.type)
+    key = record.shape, record.dtype, record.device, computes_in, ensemble.posterior.keeps_dropout
+    known = _known.setdefault(ensemble.objective, {})
+    if key not in known:
+        weights = ensemble.weights()
+
+        def run(copies: int) -> Predicted:
+            predicted = ensemble.one(weights, _repeated(record, copies))
+            look(type(predicted)(*(values.unsqueeze(0) for values in predicted)))
+            return predicted
+
+        (predicted, alone), (_, threefold) = (_peak(run, copies, (record, *weights.values())) for copies in (1, 3))
+        known[key] = _Needs(
+            alone=alone,
+            each_row=max(1, HIDDEN_SCRATCH * (threefold - alone) // 2),
+            weights=sum(values.nbytes for values in weights.values()),
+            result=sum(values.nbytes for values in predicted),
+            keeps_draws=isinstance(predicted, Moments),
+        )
+    return known[key]
+
+
+def _peak(run: Callable[[int], Predicted], copies: int, known: Iterable[Tensor]) -> tuple[Predicted, int]:
     """What `run` gives, and the most bytes that it held."""
     with without_fast_path(), PeakMemory(known) as memory:  # nobody sees what a fast path takes
-        return run(), memory.peak
+        return run(copies), memory.peak
 
 
 class PeakMemory(TorchDispatchMode):

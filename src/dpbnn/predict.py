@@ -20,7 +20,7 @@ from dpbnn.execution import PRECISIONS, computing_in, warn_of_slowness
 from dpbnn.likelihoods import Moments, Probabilities
 from dpbnn.own_draws import derived_seed
 from dpbnn.posterior import Posterior
-from dpbnn.prediction import ClassPrediction, Prediction, RealPrediction, entropy, joined
+from dpbnn.prediction import ClassPrediction, Prediction, RealPrediction, joined, within_range
 from dpbnn.types import DpbnnError
 
 __all__ = ["ClassPrediction", "Prediction", "Predictor", "RealPrediction", "predict"]
@@ -168,7 +168,7 @@ class _Tally:
         if isinstance(predicted, Probabilities):
             values = predicted.values
             self.dtype = values.dtype
-            found = values, entropy(values)
+            found = values, torch.special.entr(values).sum(dim=-1, dtype=torch.float64)
             self.sums = self.sums or [each.new_zeros(each.shape[1:], dtype=torch.float64) for each in found]
             for total, each in zip(self.sums, found, strict=True):
                 total.add_(each[0] if len(each) == 1 else each.sum(dim=0, dtype=torch.float64))
@@ -181,7 +181,9 @@ class _Tally:
         if not self.sums:
             means, variances = kept
             return RealPrediction(means, variances, requested_draws=requested)
-        probabilities, expected_entropy = ((total / self.count).to(self.dtype).cpu() for total in self.sums)
+        probabilities, nats = (total / self.count for total in self.sums)
+        expected_entropy = within_range(nats, probabilities.shape[-1]).to(self.dtype).cpu()
+        probabilities = probabilities.to(self.dtype).cpu()
         draws = kept[0] if kept else None
         return ClassPrediction(probabilities, expected_entropy, self.count, requested_draws=requested, draws=draws)
 

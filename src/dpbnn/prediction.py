@@ -25,7 +25,7 @@ from torch import Tensor
 from dpbnn import _validate
 from dpbnn.types import DpbnnError
 
-__all__ = ["ClassPrediction", "Prediction", "RealPrediction", "entropy", "joined"]
+__all__ = ["ClassPrediction", "Prediction", "RealPrediction", "entropy", "joined", "within_range"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -149,7 +149,12 @@ Prediction = ClassPrediction | RealPrediction
 def entropy(probabilities: Tensor) -> Tensor:
     """``-sum_k p_k log p_k`` over the last dimension, within its range whatever was rounded."""
     nats = torch.special.entr(probabilities).sum(dim=-1, dtype=torch.float64)
-    return nats.clamp(0.0, math.log(probabilities.shape[-1])).to(probabilities.dtype)
+    return within_range(nats, probabilities.shape[-1]).to(probabilities.dtype)
+
+
+def within_range(nats: Tensor, classes: int) -> Tensor:
+    """An entropy is neither negative nor above that of equal probabilities."""
+    return nats.clamp(0.0, math.log(classes))
 
 
 def joined(parts: Sequence[Prediction]) -> Prediction:

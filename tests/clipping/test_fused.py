@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import dpbnn
-from dpbnn.clipping import check_model, clip_and_sum, fused
+from dpbnn.clipping import adding_up, check_model, clip_and_sum, fused
 from dpbnn.clipping.book_keeping import Recording
 from dpbnn.clipping.gradient import AUTOMATIC_GAMMA, LARGEST_NORM, ROUNDING_ROOM
 
@@ -133,10 +133,20 @@ def transformer():
     return nn.Sequential(layer, nn.Flatten(), nn.Linear(40, 3)), (5, 8)
 
 
+def test_what_is_finite_stays_and_all_else_is_zero(device):
+    values = numbers(device, 3, 700)
+    values[1, 2:5] = torch.tensor([math.nan, math.inf, -math.inf])
+    found = fused.finite(values)
+    assert found.dtype == torch.float64
+    assert torch.equal(found, values.double().nan_to_num(0.0, 0.0, 0.0))
+
+
+@pytest.mark.parametrize("in_float64", [True, False])
 @pytest.mark.parametrize("clipping", ["flat", "automatic"])
 @pytest.mark.parametrize("make", [mlp, cnn, transformer])
-def test_sums_are_those_of_torchs_own_operations(device, monkeypatch, used_everywhere, make, clipping):
+def test_sums_are_those_of_torchs_own_operations(device, monkeypatch, used_everywhere, make, clipping, in_float64):
     """Also with padding and with a record that is no number, which both contribute exactly zero."""
+    monkeypatch.setattr(adding_up, "is_done_in_float64", lambda inputs: in_float64 and inputs.dtype == torch.float32)
     torch.manual_seed(0)
     model, shape = make()
     model, x = model.to(device), numbers(device, 9, *shape)
@@ -151,6 +161,7 @@ def test_sums_are_those_of_torchs_own_operations(device, monkeypatch, used_every
     monkeypatch.setattr(fused, "is_used_for", lambda values: False)
     truth = clip_and_sum(checked, weights, x[kept], y[kept], 0.3, clipping=clipping).gradients
     for name, values in truth.items():
+        assert ours[name].dtype == values.dtype
         torch.testing.assert_close(ours[name], values, rtol=2e-4, atol=1e-6)
 
 

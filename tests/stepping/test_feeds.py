@@ -69,7 +69,7 @@ def test_several_runs_have_batches_of_their_own():
 @pytest.mark.parametrize(
     ("num_records", "rate", "at_most", "sizes"),
     [
-        (60_000, 256 / 60_000, None, Sizes(304, 304, 520)),
+        (60_000, 256 / 60_000, None, Sizes(320, 320, 520)),
         (60_000, 256 / 60_000, 100, Sizes(100, 4, 520)),
         (1000, 1.0, None, Sizes(1000, 1000, 1000)),
         (10_000, 1.0, None, Sizes(4096, 170, 10_000)),
@@ -79,7 +79,7 @@ def test_several_runs_have_batches_of_their_own():
     ],
 )
 def test_a_part_holds_nearly_every_batch_or_what_is_allowed(num_records, rate, at_most, sizes):
-    assert Sizes.of(num_records, rate, 3.0, at_most) == sizes
+    assert Sizes.of(num_records, rate, 4.0, at_most) == sizes
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (8, 8), (3, 1), (7, 2), (100, 12), (100, 4)])

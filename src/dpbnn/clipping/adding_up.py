@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dpbnn.clipping import fused
 
-__all__ = ["SHARE", "multiplies_fast_in_float64", "of_products", "of_rows", "type_for"]
+__all__ = ["SHARE", "is_done_in_float64", "multiplies_fast_in_float64", "of_products", "of_rows", "type_for"]
 
 SHARE = 4e-3
 """How much of the clip norm rounding of sums may use up."""
@@ -60,13 +60,18 @@ def of_products(inputs: Tensor, output_gradients: Tensor, factors: Tensor, toget
     `together` is infinite where there are several positions; `out` is ``[groups, p, d]`` and is written over.
     """
     dtype = inputs.dtype
-    fast = dtype == torch.float32 and inputs.is_cuda and multiplies_fast_in_float64(inputs.device)
     at_a_time = len(inputs) if type_for(dtype, together) == dtype else _longest(together, dtype, SHARE / 2)
-    if fast or at_a_time < SHORTEST < len(inputs) or together > at_a_time**2:
+    is_coarse = is_done_in_float64(inputs) or at_a_time < SHORTEST < len(inputs) or together > at_a_time**2
+    if is_coarse and dtype != torch.float64:
         out.copy_(_in_float64(inputs, output_gradients, factors))
         return
     for number, (a, g, own) in enumerate(_split(at_a_time, inputs, output_gradients, factors)):
         _add_to(out, a, _scaled(g, own, dtype), is_first=number == 0)
+
+
+def is_done_in_float64(inputs: Tensor) -> bool:
+    """Whether products of these inputs are added up in float64, however few they are."""
+    return inputs.dtype == torch.float32 and inputs.is_cuda and multiplies_fast_in_float64(inputs.device)
 
 
 @cache

@@ -3,6 +3,7 @@
     squares        |v_i|^2
     products       |a_i|^2 |g_i|^2
     factors        f_i, what each record's gradient is multiplied with
+    finite         v in float64, zero where it is not finite
     scaled         f_i v_i
     weighted_sum   sum_i f_i v_i
 
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from dpbnn import kernels
 
-__all__ = ["factors", "is_used_for", "products", "scaled", "squares", "weighted_sum"]
+__all__ = ["factors", "finite", "is_used_for", "products", "scaled", "squares", "weighted_sum"]
 
 PIECE = 16384
 """Numbers of a row that one program adds up, and below, how many at a time."""
@@ -99,6 +100,15 @@ def _in_two(value: float) -> tuple[float, float]:
     """A number and what float32 leaves of it: Triton hands numbers over in float32."""
     coarse = float(np.float32(value))
     return coarse, 0.0 if math.isinf(value) else value - coarse
+
+
+def finite(values: Tensor) -> Tensor:
+    """In float64, with zeros in the place of what is not finite."""
+    values = values.contiguous()
+    out = torch.empty_like(values, dtype=torch.float64)
+    with torch.cuda.device_of(values):
+        _kernels().finite[(math.ceil(values.numel() / BLOCK),)](values, out, values.numel(), BLOCK=BLOCK)
+    return out
 
 
 def scaled(values: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:

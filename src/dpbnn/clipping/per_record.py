@@ -158,12 +158,16 @@ class Outer:
         total = out.view(1, p, d) if out is not None and has_place else self.inputs.new_empty(groups, p, d)
         count = (together or len(factors)) if positions == 1 else math.inf
         adding_up.of_products(self.inputs, self.output_gradients, factors, count, total)
-        return out if out is not None and has_place else placed(total.view(self.shape), out)
+        if out is None:
+            return total.to(self.output_gradients.dtype).view(self.shape)
+        return out if has_place else placed(total.view(self.shape), out)
 
     def finite(self) -> "Outer":  # noqa: D102
         is_skipped = fused.is_used_for(self.output_gradients)
         gradients = self.output_gradients if is_skipped else _finite(self.output_gradients)
-        return Outer(_finite(self.inputs), gradients, self.shape)
+        is_wide = adding_up.is_done_in_float64(self.inputs) and 0 < self.inputs.numel() < FLOAT64_NUMBERS
+        inputs = fused.finite(self.inputs) if is_skipped and is_wide else _finite(self.inputs)
+        return Outer(inputs, gradients, self.shape)
 
     def dense(self) -> Dense:  # noqa: D102
         return Dense((self.output_gradients.mT @ self.inputs).reshape(-1, *self.shape))

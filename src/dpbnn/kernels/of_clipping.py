@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-__all__ = ["factors", "products", "scaled", "squares", "weighted_sum"]
+__all__ = ["factors", "finite", "products", "scaled", "squares", "weighted_sum"]
 
 COUNTS = ["terms", "records"]
 """What may change from part to part: no other kernel is compiled for that, which a recording could not do."""
@@ -62,6 +62,14 @@ def factors(
         norm = tl.sqrt(total)
         factor = bound / (norm + shift if ADDS else tl.maximum(norm, bound))
     tl.store(out + own, tl.where(kept, factor, 0.0).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["count"])
+def finite(values, out, count, BLOCK: tl.constexpr):
+    """One program for a block of numbers."""
+    own = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    numbers = tl.load(values + own, mask=own < count, other=0.0).to(tl.float64)
+    tl.store(out + own, tl.where(tl.abs(numbers) < float("inf"), numbers, 0.0), mask=own < count)
 
 
 @triton.jit

@@ -27,9 +27,9 @@ Rows = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Part = tuple[Tensor, Tensor, Tensor]
 """Inputs, targets, and which of them are records."""
 
-DEVIATIONS = 3.0
-"""How far above its expectation a batch still fits one part: one in several hundred needs another. Of runs that are
-recorded together all need another if one does."""
+DEVIATIONS = 4.0
+"""How far above its expectation a batch still fits one part: one in ten thousand needs another, which takes recordings
+of its own. Of runs that are recorded together all need another if one does."""
 MULTIPLE = 8
 ROWS_AHEAD = 128
 LARGE = 2**20
