@@ -389,3 +389,11 @@ def test_a_likelihood_of_ones_own_is_trained_privately():
     assert release.guarantee.epsilon > 0
     assert isinstance(release.likelihood.predictive(torch.zeros(1, 1), {}), Moments)
     assert isinstance(Bernoulli().predictive(torch.zeros(1, 1), {}), Probabilities)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 32, 33])
+def test_probabilities_are_the_softmax_however_many_classes_there_are(classes):
+    logits = torch.randn(7, classes, dtype=torch.float64) * 10
+    logits[0, 0], logits[1, 1], logits[2, 0] = 1e4, -1e4, math.nan
+    found = Categorical().predictive(logits.float(), {}).values
+    torch.testing.assert_close(found.double(), logits.softmax(dim=-1), rtol=1e-5, atol=1e-7, equal_nan=True)

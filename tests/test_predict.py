@@ -224,6 +224,36 @@ def test_what_records_take_is_looked_at_once_for_each_kind_of_them():
     assert passes_for(torch.ones(7, 2, 2)) == [7]
 
 
+class Scribbles(nn.Module):
+    """Writes to its inputs: always, or now and then."""
+
+    def __init__(self, every):
+        super().__init__()
+        self.linear, self.every, self.calls = nn.Linear(4, 3), every, 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls % self.every == 0:
+            x.mul_(2.0)
+            return self.linear(x / 2)
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+@pytest.mark.parametrize("inference", [True, False])
+@pytest.mark.parametrize("num_draws", [5, 12])  # one by one, and together where that can be done
+def test_a_model_may_write_to_its_inputs(every, inference, num_draws):
+    with torch.inference_mode(inference):
+        model, x = Scribbles(every), torch.randn(6, 4)
+        kept = x.clone()
+        posterior = Draws.around(model, num_draws)
+        found = predict(Objective(model, Categorical()), posterior, x, num_draws, seed=0, keep_draws=True)
+        linear = [{name.split(".")[1]: w for name, w in weights.items()} for weights in posterior.weights]
+        truth = torch.stack([torch.func.functional_call(model.linear, w, (kept,)).softmax(-1) for w in linear])
+        assert torch.allclose(found.draws, truth, atol=1e-6)
+        assert torch.equal(x, kept)
+
+
 def linear_with_dropout(width, rate):
     model = nn.Sequential(nn.Dropout(rate), nn.Linear(width, 1))
     return model, Draws([{n: p.detach() for n, p in model.named_parameters()}], keeps_dropout=True)

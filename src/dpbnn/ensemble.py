@@ -27,7 +27,7 @@ from dpbnn.modes import evaluating
 from dpbnn.posterior import Posterior
 from dpbnn.types import DpbnnError, Weights
 
-__all__ = ["Ensemble", "Layout", "PeakMemory", "Predicted", "layout"]
+__all__ = ["Ensemble", "Inputs", "Layout", "PeakMemory", "Predicted", "layout"]
 
 Predicted = Probabilities | Moments
 """Of one draw, or with a leading dimension of several."""
@@ -43,6 +43,22 @@ BUSY = 2**29
 
 HIDDEN_SCRATCH = 2
 """Kernels take memory of their own that is not seen: twice what is seen is set aside."""
+
+
+class Inputs:
+    """Records for several networks, each of which may write to what it is given: a copy, made anew after that."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._x = x
+        self._copy: Tensor | None = None
+        self._version = 0
+
+    def given(self) -> Tensor:
+        """What the next network gets."""
+        if self._copy is None or self._copy.is_inference() or self._copy._version != self._version:
+            self._copy = self._x.clone()
+            self._version = 0 if self._copy.is_inference() else self._copy._version
+        return self._copy
 
 
 class Ensemble:
@@ -73,7 +89,7 @@ class Ensemble:
         """Those of the first network."""
         return self._cast(next(iter(self.posterior.draw(self.num_draws, self.seed))))
 
-    def groups(self, size: int) -> Iterator[Callable[[Tensor], Predicted]]:
+    def groups(self, size: int) -> Iterator[Callable[[Inputs], Predicted]]:
         """All networks, `size` at a time: each group is a function of the records."""
         if self.posterior.keeps_dropout:
             weights = self.weights()
@@ -85,8 +101,8 @@ class Ensemble:
             yield partial(self._weighted, group[0] if len(group) == 1 else _stacked(group), len(group))
 
     def one(self, weights: Weights, x: Tensor) -> Predicted:
-        """What one network predicts."""
-        outputs = self.objective.outputs(weights, x)
+        """What one network predicts; it may write to `x`."""
+        outputs = self.objective.outputs(weights, x, copy=False)
         if outputs.dim() != 2 or len(outputs) != len(x):
             raise DpbnnError(
                 f"X must have one row per record; for shape {list(x.shape)} the model returns {list(outputs.shape)}."
@@ -94,22 +110,24 @@ class Ensemble:
         own = {name: weights[name] for name in self.objective.likelihood_names}
         return self.objective.likelihood.predictive(outputs, own)
 
-    def _masked(self, weights: Weights, count: int, x: Tensor) -> Predicted:
+    def _masked(self, weights: Weights, count: int, inputs: Inputs) -> Predicted:
+        x = inputs.given()
         predicted = self.one(weights, x if count == 1 else _repeated(x, count))
         return type(predicted)(*(values.unflatten(0, (count, len(x))) for values in predicted))
 
-    def _weighted(self, weights: Weights, count: int, x: Tensor) -> Predicted:
+    def _weighted(self, weights: Weights, count: int, inputs: Inputs) -> Predicted:
         if count == 1:
-            predicted = self.one(weights, x)
+            predicted = self.one(weights, inputs.given())
             return type(predicted)(*(values.unsqueeze(0) for values in predicted))
         if self.stacks:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("error")  # vmap warns where it is slow
-                    return vmap(self.one, in_dims=(0, None))(weights, x)
+                    return vmap(self.one, in_dims=(0, None))(weights, inputs.given())
             except Exception:  # whatever vmap cannot do, a plain run can; and if it cannot, its error is the clear one
                 self.stacks = False
-        each = [self.one({name: values[index] for name, values in weights.items()}, x) for index in range(count)]
+        single = ({name: values[index] for name, values in weights.items()} for index in range(count))
+        each = [self.one(own, inputs.given()) for own in single]
         return type(each[0])(*(torch.stack(values) for values in zip(*each, strict=True)))
 
     def _cast(self, weights: Mapping[str, Tensor]) -> Weights:
@@ -154,7 +172,7 @@ def layout(
     # Draws that are kept wait on their device for the end, and are joined there; on a CPU they are the result.
     keeps = record.device.type != "cpu" and (keep_draws or needs.keeps_draws)
     kept = 2 * ensemble.num_draws * needs.result if keeps else 0
-    part = max(rows, memory_limit // 4 // (record.nbytes + 3 * needs.result + kept))
+    part = max(rows, memory_limit // 4 // (2 * record.nbytes + 5 * needs.result + kept))
     draws = min(
         room // 2 // (each_draw + needs.each_row * rows), ensemble.num_draws
     )  # half: stacks are slow when large

@@ -46,6 +46,21 @@ class MLP(nn.Module):
         return self.layers(x)
 
 
+class _Layers(nn.Sequential):
+    """One after another; a ReLU before a pool is left to the pool, which does both in one pass."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        rectify = False
+        for layer, following in pairwise([*self, None]):
+            if isinstance(layer, nn.ReLU) and isinstance(following, MaxPool2d):
+                rectify = True
+                continue
+            assert layer is not None
+            input = layer(input, rectify=True) if rectify else layer(input)
+            rectify = False
+        return input
+
+
 class CNN(nn.Module):
     """The paper's convolutional network for 28 x 28 pictures: 26,010 weights with one channel and ten classes."""
 
@@ -57,11 +72,13 @@ class CNN(nn.Module):
             "activation": activation,
             **_dropout_setting(dropout),
         }
-        self.layers = nn.Sequential(
+        self.layers = _Layers(
             nn.Conv2d(channels, 16, kernel_size=8, stride=2, padding=3),
-            *_activation_and_pool(activation, dropout),
+            _activation(activation, dropout),
+            MaxPool2d(2, stride=1),
             nn.Conv2d(16, 32, kernel_size=4, stride=2),
-            *_activation_and_pool(activation, dropout),
+            _activation(activation, dropout),
+            MaxPool2d(2, stride=1),
             nn.Flatten(),
             nn.Linear(512, 32),
             _activation(activation, dropout),
@@ -77,14 +94,6 @@ def _activation(name: str, dropout: float) -> nn.Module:
     """One module whether dropout follows or not, so that the layers after it keep their numbers."""
     activation = ACTIVATIONS[_validate.one_of("activation", name, ACTIVATIONS)]()
     return nn.Sequential(activation, nn.Dropout(dropout)) if dropout else activation
-
-
-def _activation_and_pool(name: str, dropout: float) -> tuple[nn.Module, nn.Module]:
-    """Two modules also where one does both, so that the layers after them keep their numbers."""
-    activation = _activation(name, dropout)
-    if isinstance(activation, nn.ReLU):
-        return nn.Identity(), MaxPool2d(2, stride=1, rectify=True)
-    return activation, MaxPool2d(2, stride=1)
 
 
 def _dropout_setting(dropout: float) -> dict[str, float]:

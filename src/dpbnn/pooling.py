@@ -25,30 +25,25 @@ MOST, LARGEST_WINDOW = 2**31, 15
 class MaxPool2d(nn.MaxPool2d):
     """Like torch's, without padding; with `rectify` of ``max(0, x)`` in place of ``x``.
 
-    >>> MaxPool2d(2, stride=1, rectify=True)(torch.tensor([[[-1.0, -2.0, 3.0], [-3.0, -4.0, -5.0]]]))
+    >>> MaxPool2d(2, stride=1)(torch.tensor([[[-1.0, -2.0, 3.0], [-3.0, -4.0, -5.0]]]), rectify=True)
     tensor([[[0., 3.]]])
     """
 
     kernel_size: int
     stride: int
 
-    def __init__(self, kernel_size: int, stride: int, rectify: bool = False) -> None:
+    def __init__(self, kernel_size: int, stride: int) -> None:
         super().__init__(kernel_size, stride)
-        self.rectify = rectify
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor, rectify: bool = False) -> Tensor:
         """``[..., height, width]`` to the largest number of each window."""
         if not (_is_fit(input) and self.kernel_size <= LARGEST_WINDOW):
             pooled = max_pool2d(input, self.kernel_size, self.stride)
-            return pooled.relu() if self.rectify else pooled
-        settings = self.kernel_size, self.stride, self.rectify, torch.is_grad_enabled()
+            return pooled.relu() if rectify else pooled
+        settings = self.kernel_size, self.stride, rectify, torch.is_grad_enabled()
         is_plain = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
         pooled, _ = (_Pooled.forward if is_plain else _Pooled.apply)(input, *settings)
         return pooled
-
-    def extra_repr(self) -> str:
-        """As it is made."""
-        return f"{self.kernel_size}, stride={self.stride}, rectify={self.rectify}"
 
 
 def _is_fit(values: Tensor) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 from dpbnn import _validate
 from dpbnn.clipping.objective import Objective
 from dpbnn.dropout import without_fast_path
-from dpbnn.ensemble import Ensemble, Layout, PeakMemory, Predicted, layout
+from dpbnn.ensemble import Ensemble, Inputs, Layout, PeakMemory, Predicted, layout
 from dpbnn.execution import PRECISIONS, computing_in, warn_of_slowness
 from dpbnn.likelihoods import Moments, Probabilities
 from dpbnn.own_draws import derived_seed
@@ -124,11 +124,12 @@ class _Run:
     def _part(self, start: int, end: int) -> Prediction:
         """The inner loop is over records: drawing weights may cost more than running them."""
         with self._running(start):
-            blocks = [(rows, _Tally(self.asked.keep_draws)) for rows in self._read(start, end).split(self.layout.rows)]
+            blocks = self._read(start, end).split(self.layout.rows)
+            pairs = [(Inputs(rows), _Tally(self.asked.keep_draws)) for rows in blocks]
             for group in self.ensemble.groups(self.layout.draws):
-                for rows, tally in blocks:
-                    tally.add(group(rows))
-        return joined([tally.result(self.asked.num_draws) for _, tally in blocks])
+                for inputs, tally in pairs:
+                    tally.add(group(inputs))
+        return joined([tally.result(self.asked.num_draws) for _, tally in pairs])
 
     def _read(self, start: int, end: int) -> Tensor:
         return self.asked.convert(self.x[start:end]).to(self.ensemble.device)
@@ -153,7 +154,10 @@ class _Run:
 
 
 class _Tally:
-    """What the draws run so far say about some records: sums for classes, every draw for real outputs."""
+    """What the draws run so far say about some records: for classes sums, for real outputs every draw.
+
+    The sums are of probabilities and of their terms in the entropy.
+    """
 
     def __init__(self, keep: bool) -> None:
         self.keep = keep
@@ -168,9 +172,8 @@ class _Tally:
         if isinstance(predicted, Probabilities):
             values = predicted.values
             self.dtype = values.dtype
-            found = values, torch.special.entr(values).sum(dim=-1, dtype=torch.float64)
-            self.sums = self.sums or [each.new_zeros(each.shape[1:], dtype=torch.float64) for each in found]
-            for total, each in zip(self.sums, found, strict=True):
+            self.sums = self.sums or [torch.zeros_like(values[0], dtype=torch.float64) for _ in range(2)]
+            for total, each in zip(self.sums, (values, torch.special.entr(values)), strict=True):
                 total.add_(each[0] if len(each) == 1 else each.sum(dim=0, dtype=torch.float64))
         if self.keep or isinstance(predicted, Moments):
             self.kept.append(predicted)  # on its device until the end, so that nobody waits for it
@@ -181,9 +184,9 @@ class _Tally:
         if not self.sums:
             means, variances = kept
             return RealPrediction(means, variances, requested_draws=requested)
-        probabilities, nats = (total / self.count for total in self.sums)
-        expected_entropy = within_range(nats, probabilities.shape[-1]).to(self.dtype).cpu()
-        probabilities = probabilities.to(self.dtype).cpu()
+        probabilities, terms = (total / self.count for total in self.sums)
+        expected_entropy = within_range(terms.sum(dim=-1), terms.shape[-1]).to(self.dtype).cpu()
+        probabilities = probabilities.to(self.dtype).contiguous().cpu()
         draws = kept[0] if kept else None
         return ClassPrediction(probabilities, expected_entropy, self.count, requested_draws=requested, draws=draws)
 
@@ -196,7 +199,7 @@ def _warn_of_too_little(limit: int, ensemble: Ensemble, record: Tensor) -> None:
     """Somebody who thinks in megabytes would wait long."""
     weights = ensemble.weights()
     with without_fast_path(), PeakMemory((record, *weights.values())) as memory:
-        ensemble.one(weights, record)
+        ensemble.one(weights, record.clone())
     needed = record.nbytes + sum(values.nbytes for values in weights.values()) + memory.peak
     if limit < needed:
         warn_of_slowness(

@@ -77,9 +77,9 @@ class Objective:
                 found[name] = (module, trained)
         return found
 
-    def outputs(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """``f(x; w)`` with the records first; the model gets a copy of `x`, which it may write to."""
-        outputs = self._call(self._copied_buffers() | self._own(weights), x.clone())
+    def outputs(self, weights: Mapping[str, Tensor], x: Tensor, *, copy: bool = True) -> Tensor:
+        """``f(x; w)`` with the records first; the model gets a copy of `x`, which it may write to, or `x` itself."""
+        outputs = self._call(self._copied_buffers() | self._own(weights), x.clone() if copy else x)
         if not isinstance(outputs, Tensor):
             raise DpbnnError(
                 f"The model must return one tensor, got {type(outputs).__name__}; wrap it so that it returns "

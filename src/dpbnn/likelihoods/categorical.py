@@ -10,6 +10,9 @@ from dpbnn.types import DpbnnError, Weights
 
 __all__ = ["Categorical"]
 
+FEW_CLASSES = 32
+"""Up to so many a CPU is faster along the records."""
+
 
 @dataclass(frozen=True)
 class Categorical(Likelihood):
@@ -22,7 +25,10 @@ class Categorical(Likelihood):
 
     def predictive(self, outputs: Tensor, weights: Weights) -> Probabilities:
         """``softmax(f)``"""
-        return Probabilities(wide(outputs).softmax(dim=-1))
+        logits = wide(outputs)
+        if logits.is_cuda or logits.shape[-1] > FEW_CLASSES:
+            return Probabilities(logits.softmax(dim=-1))
+        return Probabilities(logits.mT.contiguous().softmax(dim=-2).mT)
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         """Logits ``[records, classes]``, labels ``[records]`` of an integer type."""
