@@ -71,7 +71,7 @@ SMALL = {
 }
 
 PLAIN, OURS = "plain PyTorch", "dpbnn"
-FIRST_STEPS = 12
+FIRST_STEPS = 30
 SECONDS = 1.5
 """Of a turn: enough for batches whose sizes differ."""
 

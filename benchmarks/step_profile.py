@@ -5,6 +5,8 @@
 Operations are watched by torch.profiler and sorted by name and by the part of the step that they belong to. Arithmetic
 and bytes are counted, and compared with a large matrix product and a large copy on the same machine. Bytes are those of
 every operation's inputs and results: a bound from above, as caches are not known here.
+
+On a GPU the step of `fit` is there too, as it is recorded and replayed; its kernels are sorted by name alone.
 """
 
 import os
@@ -17,18 +19,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from large import SMALL, Sequences
+from large import FIRST_STEPS, SMALL, Sequences
 from large_networks import LanguageModel, NextToken
 from measure import Step, device, take_turns
 from pictures import panels, parts, top_legend
 from program import Figures, Options, Program, Results, Table, positive
 from variants import NETWORKS as PAPERS
-from variants import Network, plain_step, private_step
+from variants import Network, plain_step, private_step, step_of_fit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PART = "part: "
+PART, RECORDED = "part: ", "private, recorded"
 MATRIX, LAYERS, NORMS, NOISE, UPDATE, COPIES, WAITING = CATEGORIES = (
     "matrix products",
     "other layers and loss",
@@ -40,6 +42,13 @@ MATRIX, LAYERS, NORMS, NOISE, UPDATE, COPIES, WAITING = CATEGORIES = (
 )
 PRODUCTS = ("mm", "conv", "attention", "einsum", "linear", "matmul")
 COPYING = {"copy_", "clone", "cat", "index_select", "index", "fill_", "zero_", "gather", "empty", "zeros", "contiguous"}
+KERNELS = {
+    MATRIX: ("gemm", "xmma", "cutlass", "cudnn", "cublas", "convolve", "grad_engine", "fmha"),
+    NORMS: ("squares", "products", "factors", "scaled", "weighted_sum", "finite", "nan_to_num"),
+    NOISE: ("normal", "distribution"),
+    COPIES: ("memcpy", "memset", "copy", "gather", "index", "fill"),
+}
+"""Words in the names of kernels, looked for in this order; all others are layers and loss, or the update."""
 WATCHED_STEPS = 5
 CLEAR_SHARE = 0.3
 
@@ -68,6 +77,10 @@ def prepare(network: Network, kind: str, size: int) -> Step:
 
     if kind == "plain":
         take = plain_step(model, x, y, phase)
+    elif kind == RECORDED:
+        take = step_of_fit(model, x, y, likelihood=network.likelihood)
+        for _ in range(FIRST_STEPS):
+            take(x, y)
     else:
         take = private_step(model, x, y, likelihood=network.likelihood, phase=phase)
     return lambda: take(x, y)
@@ -106,6 +119,35 @@ def shares(step: Step) -> dict[str, float]:
             spent = event.self_device_time_total if device() == "cuda" else event.self_cpu_time_total
             found[category(event, part, event.time_range.start >= turned)] += spent / 1e3 / WATCHED_STEPS
     return found
+
+
+def kernel_category(name: str) -> str:
+    """What a kernel is there for."""
+    low = name.lower()
+    return next((found for found, words in KERNELS.items() if any(word in low for word in words)), LAYERS)
+
+
+def shares_of_kernels(step: Step) -> dict[str, float]:
+    """Milliseconds a step of each category on a GPU that replays; kernels that overlap share the time."""
+    with profile(activities=[ProfilerActivity.CUDA]) as watched:
+        for _ in range(WATCHED_STEPS):
+            step()
+        torch.cuda.synchronize()
+    kernels = [event for event in watched.events() or [] if "CUDA" in str(event.device_type)]
+    found = dict.fromkeys(CATEGORIES, 0.0)
+    for kernel in kernels:
+        found[kernel_category(kernel.name)] += kernel.time_range.elapsed_us()
+    busy = covered([(kernel.time_range.start, kernel.time_range.end) for kernel in kernels])
+    return {part: spent / max(1e-9, sum(found.values())) * busy / 1e3 / WATCHED_STEPS for part, spent in found.items()}
+
+
+def covered(intervals: list[tuple[float, float]]) -> float:
+    """How much of the time lies in at least one of them."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
 
 
 class Count(TorchDispatchMode):
@@ -151,15 +193,17 @@ def measure(options: Options) -> Figures:
     networks = NETWORKS | ({"transformer": SMALL["language model"]} if options.quick else {})
     for name, (network, size) in networks.items():
         records = 4 if options.quick else size
-        steps = {kind: prepare(network, kind, records) for kind in ("plain", "private")}
+        kinds = ["plain", "private"] + ([RECORDED] if device() == "cuda" else [])
+        steps = {kind: prepare(network, kind, records) for kind in kinds}
         times = take_turns(steps, 1 if options.quick else options.rounds, 0.0 if options.quick else 0.25, name)
         for kind, step in steps.items():
             wall = 1e3 * times.median(kind)
-            found = shares(step)
+            found = shares_of_kernels(step) if kind == RECORDED else shares(step)
             if device() == "cuda":
                 found[WAITING] = max(0.0, wall - sum(found.values()))
             scale = wall / sum(found.values())  # the profiler itself takes time
-            flops, traffic = counted(step)
+            if kind != RECORDED:  # which does what the private one does
+                flops, traffic = counted(step)
             row = {"network": name, "batch_size": records, "step": kind, "milliseconds": wall}
             row |= {"parts": {part: scale * spent for part, spent in found.items()}}
             rows.append(row | {"flops": flops, "bytes": traffic} | bounds(row["parts"], wall, flops, traffic, limits))

@@ -44,6 +44,25 @@ def test_the_page_has_a_place_for_every_program():
         assert f"<!-- figures: {Path(file).stem} -->" in page
 
 
+def test_kernels_of_a_replayed_step_are_sorted_and_overlaps_count_once(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    program = runpy.run_path(str(FOLDER / "step_profile.py"))
+    for name, category in {
+        "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_64x64_16x6_nn_align4>(Params)": "matrix products",
+        "void implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3, 3, 1, false, false, true>": "matrix products",
+        "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int, int)": "matrix products",
+        "void cublasLt::splitKreduce_kernel<32, 16, int, double>": "matrix products",
+        "weighted_sum": "norms and clipping",
+        "void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<double, 2>": "noise",
+        "Memcpy DtoD (Device -> Device)": "copies",
+        "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*)": "copies",
+        "void (anonymous namespace)::softmax_warp_forward<float, float, float, 4>": "other layers and loss",
+        "largest": "other layers and loss",
+    }.items():
+        assert program["kernel_category"](name) == category
+    assert program["covered"]([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 2.0)]) == 4.0
+
+
 def test_a_figure_typed_by_hand_is_noticed():
     sys.path.insert(0, str(FOLDER))
     try:
