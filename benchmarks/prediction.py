@@ -111,7 +111,7 @@ def picture(results: Results) -> "Figure":
             for row in of_network
             if row["draws"] == largest
         }
-        bars(one, ratios, f"{network}, {name}", "time / plain passes")
+        bars(one, ratios, f"{network}\n{name}", "time / plain passes")
     return figure
 
 
