@@ -161,18 +161,19 @@ class ResidentFeed:
         return list(zip(inputs, targets, present, strict=True))
 
     def _sample(self, first_step: int) -> tuple[list[list[int]], Rows]:
-        """The sizes of the parts of each step from there on, and the rows of all parts for each run."""
-        sizes, places = [], []
-        for step in range(first_step, first_step + ROWS_AHEAD):
-            batches = [sampler.batch(step) for sampler in self._samplers]
-            sizes.append(self._sizes.split(max(map(len, batches))))
-            for position, size in enumerate(sizes[-1]):
-                place = np.full(self._rows.shape[1:], self._num_records)
-                for own, batch in zip(place, batches, strict=True):
-                    part = batch[position * size : (position + 1) * size]
-                    own[: len(part)] = part
-                places.append(place)
-        return sizes, np.stack(places)
+        """The sizes of the parts of each step from there on, and the rows of all parts for each run.
+
+        Few operations on many rows: a thread that runs Python holds up all others.
+        """
+        drawn = [sampler.in_a_row(first_step, first_step + ROWS_AHEAD) for sampler in self._samplers]
+        counts = np.stack([sizes for _, sizes in drawn])
+        parts = [self._sizes.split(largest) for largest in counts.max(axis=0).tolist()]
+        places = [(step, k * size, size) for step, sizes in enumerate(parts) for k, size in enumerate(sizes)]
+        steps, starts, sizes = np.array(places).T
+        filled = np.clip(counts[:, steps] - starts, 0, sizes)
+        rows = np.full((len(drawn), len(places), self._sizes.largest), self._num_records)
+        rows[np.arange(self._sizes.largest) < filled[..., None]] = np.concatenate([own for own, _ in drawn])
+        return parts, rows.swapaxes(0, 1)
 
 
 class _Outgoing:
