@@ -103,6 +103,18 @@ def test_under_vmap_each_has_its_own_gradient(device):
     assert shared.shape == (3, 4, 2, 5, 5)
 
 
+def test_vmap_within_vmap_without_gradients(device):
+    x = with_ties(device, 2, 3, 4, 5, 5)
+    with torch.no_grad():
+        found = vmap(vmap(MaxPool2d(2, 1)))(x)
+    assert torch.equal(found, max_pool2d(x.flatten(0, 2), 2, 1).unflatten(0, (2, 3, 4)))
+
+
+def test_a_window_larger_than_the_input_is_refused_as_torch_does(device):
+    with pytest.raises(RuntimeError, match="too small"):
+        MaxPool2d(3, 3)(torch.zeros(1, 1, 2, 5, device=device))
+
+
 def test_second_derivatives_are_refused_with_a_word(device):
     x = with_ties(device, 1, 1, 4, 4).requires_grad_()
     (first,) = torch.autograd.grad(MaxPool2d(2, 1)(x).square().sum(), x, create_graph=True)

@@ -227,14 +227,14 @@ def test_what_records_take_is_looked_at_once_for_each_kind_of_them():
 class Scribbles(nn.Module):
     """Writes to its inputs: always, or now and then."""
 
-    def __init__(self, every):
+    def __init__(self, every, secretly=False):
         super().__init__()
-        self.linear, self.every, self.calls = nn.Linear(4, 3), every, 0
+        self.linear, self.every, self.secretly, self.calls = nn.Linear(4, 3), every, secretly, 0
 
     def forward(self, x):
         self.calls += 1
         if self.calls % self.every == 0:
-            x.mul_(2.0)
+            (x.data if self.secretly else x).mul_(2.0)
             return self.linear(x / 2)
         return self.linear(x)
 
@@ -252,6 +252,16 @@ def test_a_model_may_write_to_its_inputs(every, inference, num_draws):
         truth = torch.stack([torch.func.functional_call(model.linear, w, (kept,)).softmax(-1) for w in linear])
         assert torch.allclose(found.draws, truth, atol=1e-6)
         assert torch.equal(x, kept)
+
+
+def test_a_model_may_write_to_its_inputs_behind_torchs_back():
+    model, x = Scribbles(1, secretly=True), torch.randn(6, 4)
+    kept, posterior = x.clone(), Draws.around(model, 5)
+    found = predict(Objective(model, Categorical()), posterior, x, 5, seed=0, keep_draws=True)
+    linear = [{name.split(".")[1]: w for name, w in weights.items()} for weights in posterior.weights]
+    truth = torch.stack([torch.func.functional_call(model.linear, w, (kept,)).softmax(-1) for w in linear])
+    assert torch.allclose(found.draws, truth, atol=1e-6)
+    assert torch.equal(x, kept)
 
 
 def linear_with_dropout(width, rate):

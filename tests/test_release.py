@@ -184,3 +184,20 @@ def test_what_is_printed_of_a_release_is_short():
     release = classifier()
     assert len(repr(release.posterior)) < 80
     assert len(repr(release.predict(X))) < 80
+
+
+class Shifted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("shift", torch.zeros(2))
+
+    def forward(self, x):
+        return self.linear(x) + self.shift
+
+
+def test_a_buffer_that_is_replaced_counts_at_once():
+    release = release_of(Shifted(), dpbnn.HomoscedasticGaussian(), torch.zeros(4, 2))
+    before = release.predict(X, seed=0).mean
+    release.model.shift = torch.ones(2)
+    torch.testing.assert_close(release.predict(X, seed=0).mean, before + 1)

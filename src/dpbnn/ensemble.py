@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -46,16 +46,19 @@ HIDDEN_SCRATCH = 2
 
 
 class Inputs:
-    """Records for several networks, each of which may write to what it is given: a copy, made anew after that."""
+    """Records for several networks, each of which may write to what it is given: a copy, made anew after that.
 
-    def __init__(self, x: Tensor) -> None:
-        self._x = x
+    With `always` it is made anew for every network: some write in ways that torch does not notice.
+    """
+
+    def __init__(self, x: Tensor, always: bool = False) -> None:
+        self._x, self._always = x, always
         self._copy: Tensor | None = None
         self._version = 0
 
     def given(self) -> Tensor:
         """What the next network gets."""
-        if self._copy is None or self._copy.is_inference() or self._copy._version != self._version:
+        if self._copy is None or self._always or self._copy.is_inference() or self._copy._version != self._version:
             self._copy = self._x.clone()
             self._version = 0 if self._copy.is_inference() else self._copy._version
         return self._copy
@@ -144,11 +147,15 @@ def _stacked(group: list[Weights]) -> Weights:
 
 @dataclass(frozen=True)
 class Layout:
-    """How much is done at a time: records and draws of the weights that run together, records that are read."""
+    """How much is done at a time: records and draws of the weights that run together, records that are read.
+
+    `copies` says that every network needs a copy of the records.
+    """
 
     rows: int
     draws: int
     part: int
+    copies: bool = False
 
 
 def layout(
@@ -177,7 +184,7 @@ def layout(
         room // 2 // (each_draw + needs.each_row * rows), ensemble.num_draws
     )  # half: stacks are slow when large
     alone_is_enough = record.device.type != "cpu" and needs.each_row * rows > BUSY
-    return Layout(rows, 1 if alone_is_enough or draws < FEWEST_TOGETHER else draws, part)
+    return Layout(rows, 1 if alone_is_enough or draws < FEWEST_TOGETHER else draws, part, needs.copies)
 
 
 @dataclass(frozen=True)
@@ -189,21 +196,25 @@ class _Needs:
     weights: int
     result: int
     keeps_draws: bool
+    copies: bool
 
 
-_known: weakref.WeakKeyDictionary[Objective, dict[Any, _Needs]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Needs]] = weakref.WeakKeyDictionary()
 
 
 def _needs(ensemble: Ensemble, record: Tensor, look: Callable[..., Any]) -> _Needs:
     """Looked at once for each network and kind of record: a small prediction takes less time than that."""
     computes_in = torch.is_autocast_enabled(record.device.type)
-    key = record.shape, record.dtype, record.device, computes_in, ensemble.posterior.keeps_dropout
-    known = _known.setdefault(ensemble.objective, {})
+    of_network = ensemble.posterior.keeps_dropout, type(ensemble.objective.likelihood)
+    key = record.shape, record.dtype, record.device, computes_in, *of_network
+    known = _known.setdefault(ensemble.objective.model, {})
     if key not in known:
-        weights = ensemble.weights()
+        weights, spoiled = ensemble.weights(), []
 
         def run(copies: int) -> Predicted:
-            predicted = ensemble.one(weights, _repeated(record, copies))
+            x = _repeated(record, copies)
+            predicted = ensemble.one(weights, x)
+            spoiled.append(not torch.equal(x.nan_to_num(), _repeated(record, copies).nan_to_num()))
             look(type(predicted)(*(values.unsqueeze(0) for values in predicted)))
             return predicted
 
@@ -214,6 +225,7 @@ def _needs(ensemble: Ensemble, record: Tensor, look: Callable[..., Any]) -> _Nee
             weights=sum(values.nbytes for values in weights.values()),
             result=sum(values.nbytes for values in predicted),
             keeps_draws=isinstance(predicted, Moments),
+            copies=any(spoiled),
         )
     return known[key]
 

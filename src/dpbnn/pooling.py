@@ -37,12 +37,12 @@ class MaxPool2d(nn.MaxPool2d):
 
     def forward(self, input: Tensor, rectify: bool = False) -> Tensor:
         """``[..., height, width]`` to the largest number of each window."""
-        if not (_is_fit(input) and self.kernel_size <= LARGEST_WINDOW):
+        if not _is_fit(input) or not self.kernel_size <= min(LARGEST_WINDOW, *input.shape[-2:]):
             pooled = max_pool2d(input, self.kernel_size, self.stride)
             return pooled.relu() if rectify else pooled
-        settings = self.kernel_size, self.stride, rectify, torch.is_grad_enabled()
-        is_plain = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
-        pooled, _ = (_Pooled.forward if is_plain else _Pooled.apply)(input, *settings)
+        keep = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
+        pool = _Pooled.apply if keep else _Pooled.forward  # which takes less time
+        pooled, _ = pool(input, self.kernel_size, self.stride, rectify, keep)
         return pooled
 
 

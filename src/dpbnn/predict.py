@@ -125,7 +125,7 @@ class _Run:
         """The inner loop is over records: drawing weights may cost more than running them."""
         with self._running(start):
             blocks = self._read(start, end).split(self.layout.rows)
-            pairs = [(Inputs(rows), _Tally(self.asked.keep_draws)) for rows in blocks]
+            pairs = [(Inputs(rows, self.layout.copies), _Tally(self.asked.keep_draws)) for rows in blocks]
             for group in self.ensemble.groups(self.layout.draws):
                 for inputs, tally in pairs:
                     tally.add(group(inputs))

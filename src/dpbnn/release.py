@@ -11,7 +11,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ class Release:
         kept = f"epsilon={self.guarantee.epsilon:g}" if self.guarantee.holds else "no privacy guarantee"
         return f"Release({self.posterior.kind} of {type(self.model).__name__}, {kept})"
 
-    @cached_property
+    @property
     def _objective(self) -> Objective:
         own = tuple(name for name in self.posterior.names if name.startswith("likelihood."))
         return Objective(self.model, self.likelihood, own)

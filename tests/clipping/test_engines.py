@@ -336,14 +336,14 @@ def test_the_model_is_left_as_it_was_when_an_exception_interrupts():
 
         def forward(self, x):
             out = self.layer(x)
-            if len(x) == 4:
+            if len(x) == 16:
                 raise KeyboardInterrupt
             return out
 
     model = Interrupted()
     precision = torch.get_float32_matmul_precision()
     with pytest.raises(KeyboardInterrupt):
-        clipped_gradient_sum(model, Categorical(), torch.randn(4, 8), torch.randint(CLASSES, (4,)), 1.0)
+        clipped_gradient_sum(model, Categorical(), torch.randn(16, 8), torch.randint(CLASSES, (16,)), 1.0)
     assert not model.layer._forward_hooks
     assert not model.layer._forward_pre_hooks
     assert torch.get_float32_matmul_precision() == precision

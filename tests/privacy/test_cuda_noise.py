@@ -45,3 +45,12 @@ def test_the_largest_values_lie_far_beyond_those_of_the_normals_they_are_made_of
     monkeypatch.setattr(torch.Tensor, "normal_", lambda self, generator: self.copy_(next(made_of)))
     values = noise([(6,)])
     assert float(values.abs().max()) == pytest.approx(end * 2**0.5, rel=1e-6)
+
+
+def test_no_number_gets_noise_that_is_coarser_than_itself():
+    """A float64 number with noise of float32 would show in the bits below."""
+    for first, second in ((torch.float32, torch.float64), (torch.float64, torch.float32)):
+        tensors = [torch.zeros(50, dtype=first), torch.zeros(50, dtype=second)]
+        cuda_noise.add_normals(tensors, 2**0.5, cuda_noise.drawn(torch.Generator().manual_seed(1)))
+        (wide,) = (values for values in tensors if values.dtype == torch.float64)
+        assert not (wide == wide.float()).any()

@@ -43,3 +43,19 @@ def test_the_only_run_has_what_it_would_draw_later():
 
 def test_types_may_differ():
     assert [one.dtype for one in drawn([10, 20], [torch.float32, torch.float64])] == [torch.float32, torch.float64]
+
+
+@pytest.mark.parametrize(("count", "dtype"), [(9, torch.float32), (1, torch.float32), (10, torch.float64)])
+def test_noise_that_does_not_fit_is_never_used(count, dtype):
+    noise = SharedNoise.of(Randomness.from_seed(3), CPU)
+    noise.begin(5)
+    noise.draw_ahead([{"a": torch.zeros(10)}])
+    with pytest.raises(RuntimeError, match="nothing must be released"):
+        noise.draw_on_device(5, CPU)(count, dtype)
+
+
+def test_one_wide_number_makes_all_noise_of_a_release_wide():
+    noise = SharedNoise.of(Randomness.from_seed(3), CPU)
+    noise.begin(5)
+    noise.draw_ahead([{"a": torch.zeros(10), "b": torch.zeros(10, dtype=torch.float64)}])
+    assert noise.draw_on_device(5, CPU)(20, torch.float64).dtype == torch.float64

@@ -18,7 +18,15 @@ from torch import Tensor
 
 from dpbnn.clipping import fused
 
-__all__ = ["SHARE", "is_done_in_float64", "multiplies_fast_in_float64", "of_products", "of_rows", "type_for"]
+__all__ = [
+    "SHARE",
+    "in_float64",
+    "is_done_in_float64",
+    "multiplies_fast_in_float64",
+    "of_products",
+    "of_rows",
+    "type_for",
+]
 
 SHARE = 4e-3
 """How much of the clip norm rounding of sums may use up."""
@@ -43,7 +51,7 @@ def type_for(dtype: torch.dtype, together: float) -> torch.dtype:
 def of_rows(values: Tensor, factors: Tensor, together: int) -> Tensor:
     """``sum_i factors_i values_i``, for ``[records, ...]``."""
     longest = _longest(together, values.dtype)
-    if longest >= len(values):
+    if longest >= min(together, len(values)):  # rows of zeros beside the records round nothing
         return torch.tensordot(factors.to(values.dtype), values, dims=1)
     total = values.new_zeros(values.shape[1:], dtype=torch.float64)
     is_short = longest < SHORTEST_OF_ROWS
@@ -63,7 +71,7 @@ def of_products(inputs: Tensor, output_gradients: Tensor, factors: Tensor, toget
     at_a_time = len(inputs) if type_for(dtype, together) == dtype else _longest(together, dtype, SHARE / 2)
     is_coarse = is_done_in_float64(inputs) or at_a_time < SHORTEST < len(inputs) or together > at_a_time**2
     if is_coarse and dtype != torch.float64:
-        out.copy_(_in_float64(inputs, output_gradients, factors))
+        out.copy_(in_float64(inputs, output_gradients, factors))
         return
     for number, (a, g, own) in enumerate(_split(at_a_time, inputs, output_gradients, factors)):
         _add_to(out, a, _scaled(g, own, dtype), is_first=number == 0)
@@ -80,8 +88,8 @@ def multiplies_fast_in_float64(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) in FAST_FLOAT64
 
 
-def _in_float64(inputs: Tensor, output_gradients: Tensor, factors: Tensor) -> Tensor:
-    """A few records at a time, where they would take much memory."""
+def in_float64(inputs: Tensor, output_gradients: Tensor, factors: Tensor) -> Tensor:
+    """The same products in float64: a few records at a time, where they would take much memory."""
     total = inputs.new_empty(inputs.shape[1], output_gradients.shape[3], inputs.shape[3], dtype=torch.float64)
     at_a_time = max(1, FLOAT64_NUMBERS // max(1, inputs[:1].numel() + output_gradients[:1].numel()))
     for number, (a, g, own) in enumerate(_split(at_a_time, inputs, output_gradients, factors)):

@@ -22,6 +22,8 @@ MOST_ON_CUDA = 2**32
 """Bytes for one layer that a GPU is given."""
 SMALL = 2**22
 """Bytes for one layer that are not worth saving."""
+LONGEST_FLOAT32_PRODUCT = 256
+"""Positions that may be added up in float32 when a norm is measured; the sum itself is taken in float64."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ def _squares(outer: Outer) -> Tensor:
     terms = (a * g).sum(dim=(1, 2))
     # Both what is measured here and what is summed later are rounded per term.
     rounding = 2 * torch.finfo(outer.inputs.dtype).eps / ROUNDING_SHARE
+    if outer.inputs.shape[2] > LONGEST_FLOAT32_PRODUCT:
+        outer = Outer(outer.inputs.double(), outer.output_gradients.double(), outer.shape)
     return torch.maximum(outer.dense().squared_norms(), (rounding * terms).square())
 
 

@@ -41,6 +41,8 @@ ROUNDING_ROOM = 5e-3
 (`dpbnn.clipping.adding_up`), of a sum that is stored in float32, and of the record's own gradient."""
 AUTOMATIC_GAMMA = 0.01
 WRITTEN_OUT_NUMBERS = 2**26
+ROWS_ALIKE = 16
+"""In matrices of so many rows, or a multiple, kernels for CPUs treat all rows alike."""
 LARGEST_PART = 4096
 """Sums over more records stay in float64 until there is noise on them: float32 would round by more than the room."""
 LARGEST_MULTIPLIER = 1e6
@@ -112,12 +114,13 @@ def clip_and_sum(
     """
     total: Weights = {}
     where = _cast(checked, where)
-    size = min(micro_batch_size or _default_micro_batch_size(checked, where, len(x)), LARGEST_PART)
+    size = min(micro_batch_size or _default_micro_batch_size(checked, where), LARGEST_PART)
+    if x.device.type == "cpu" and size > ROWS_ALIKE:
+        size -= size % ROWS_ALIKE
     with torch.inference_mode(False):
         x, y = _plain(x), _plain(y)
         into = into if len(x) <= size else None
-        parts = [None] * len(x.split(size)) if present is None else present.split(size)
-        for part_x, part_y, part_present in zip(x.split(size), y.split(size), parts, strict=True):
+        for part_x, part_y, part_present in _parts(x, y, present, size, pads=checked.engine != "loop"):
             if len(part_x):
                 with computing_in(precision, x.device):
                     gradients = _per_record_gradients(checked, where, part_x, part_y)
@@ -131,6 +134,31 @@ def clip_and_sum(
     if len(x) <= LARGEST_PART:
         sums = {name: values.to(types[name]) for name, values in sums.items()}
     return ClippedSum(sums, clip_norm, types)
+
+
+def _parts(
+    x: Tensor, y: Tensor, present: Tensor | None, size: int, pads: bool
+) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    """Some records at a time; on a CPU with rows of zeros behind them, so that all rows are treated alike.
+
+    Kernels take the last few rows of a matrix in another way than the others, and round differently: without padding,
+    one record more could change the last bit of another's gradient, and clipping makes a large change of that.
+    """
+    if present is not None or x.device.type != "cpu" or not pads or size == 1:
+        masks = [None] * len(x.split(size)) if present is None else present.split(size)
+        yield from zip(x.split(size), y.split(size), masks, strict=True)
+        return
+    for part_x, part_y in zip(x.split(size), y.split(size), strict=True):
+        count = len(part_x)
+        full = ROWS_ALIKE * math.ceil(count / ROWS_ALIKE) if size >= ROWS_ALIKE else size
+        if full == count:
+            yield part_x, part_y, None
+            continue
+        yield _padded(part_x, full), _padded(part_y, full), torch.arange(full) < count
+
+
+def _padded(values: Tensor, rows: int) -> Tensor:
+    return torch.cat([values, values.new_zeros(rows - len(values), *values.shape[1:])])
 
 
 def _released_types(where: Weights | Draws) -> dict[str, torch.dtype]:
@@ -193,15 +221,15 @@ def _at(checked: CheckedModel, weights: Weights, x: Tensor, y: Tensor) -> dict[s
         return ENGINES["loop"](checked.objective, weights, x, y)
 
 
-def _default_micro_batch_size(checked: CheckedModel, where: Weights | Draws, num_records: int) -> int:
-    """The whole batch, unless gradients are written out for every record and would take too much memory."""
+def _default_micro_batch_size(checked: CheckedModel, where: Weights | Draws) -> int:
+    """As many as a part may have, unless gradients are written out for every record and would take too much memory."""
     if isinstance(where, Draws):
         written_out = 2 * len(where.weights) * checked.numbers_written_out
     elif checked.engine == "book_keeping" and next(iter(where.values())).is_cuda:
         device = next(iter(where.values())).device
         return max(1, _room_on(device) // max(1, 4 * checked.numbers_written_out))
     elif checked.engine == "book_keeping":
-        return max(1, num_records)
+        return LARGEST_PART
     else:
         written_out = sum(values.numel() for values in where.values())
     return max(1, WRITTEN_OUT_NUMBERS // max(1, written_out))
@@ -225,7 +253,7 @@ def _clip_and_sum_one_part(
 ) -> Weights:
     if not gradients:
         return {}
-    may_be_bad = present is not None
+    may_be_bad = present is not None and present.is_cuda
     names, found = list(gradients), dict(gradients)
     tasks: list[Callable[[], Tensor | None]] = [partial(_squares, found[name]) for name in names]
     if may_be_bad:  # padding is dropped, and to ask for more would make a device wait
@@ -234,9 +262,10 @@ def _clip_and_sum_one_part(
     del found, tasks
     terms = torch.stack([values for values in squares if values is not None])
     if observe is not None:
-        observe(terms.sum(dim=0).sqrt(), clip_norm)
+        norms = terms.sum(dim=0).sqrt()
+        observe(norms if present is None else norms[present], clip_norm)
     factors = _factors(terms, present, clip_norm, clipping)
-    must_clean = not may_be_bad and not bool(factors.all())  # 0 x inf is NaN
+    must_clean = not may_be_bad and not bool(terms.isfinite().all())  # 0 x inf is NaN
 
     def weighted_sum(name: str) -> Tensor:
         values = gradients.pop(name)  # what is summed is let go: a large model has no room for both

@@ -170,7 +170,7 @@ class Outer:
         return Outer(inputs, gradients, self.shape)
 
     def dense(self) -> Dense:  # noqa: D102
-        return Dense((self.output_gradients.mT @ self.inputs).reshape(-1, *self.shape))
+        return Dense((self.output_gradients.mT @ self.inputs.to(self.output_gradients.dtype)).reshape(-1, *self.shape))
 
 
 @dataclass(frozen=True)
@@ -203,9 +203,12 @@ class Rows:
 
     def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:  # noqa: D102
         dtype = adding_up.type_for(self.values.dtype, together or len(factors))
+        return placed(self.total(factors, dtype).to(self.values.dtype), out)
+
+    def total(self, factors: Tensor, dtype: torch.dtype) -> Tensor:
+        """``sum_i factors_i g_i``, added up in this type."""
         scaled = self.values.to(dtype) * factors.to(dtype)[self.records, None]
-        total = self.values.new_zeros(self.shape, dtype=dtype).index_add_(0, self.rows, scaled)
-        return placed(total.to(self.values.dtype), out)
+        return self.values.new_zeros(self.shape, dtype=dtype).index_add_(0, self.rows, scaled)
 
     def finite(self) -> "Rows":  # noqa: D102
         return Rows(self.records, self.rows, _finite(self.values), self.num_records, self.shape)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dpbnn.clipping import adding_up
 from dpbnn.clipping.per_record import (
     ROUNDING_SHARE,
     SMALLEST_NORM,
@@ -20,6 +21,7 @@ from dpbnn.clipping.per_record import (
     PerRecordGradient,
     Rows,
     combine,
+    placed,
     row_norms,
 )
 
@@ -53,9 +55,12 @@ class Tied:
         a, g = self.product.inputs.double().flatten(1), self.product.output_gradients.double().flatten(1)
         return a.square().sum(dim=1) * g.square().sum(dim=1)
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:  # noqa: D102
-        total = self.product.weighted_sum(factors, out, together)
-        return total.add_(self.rows.weighted_sum(factors, None, together))
+    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:
+        """Both in float64, and rounded once: they may cancel within a record."""
+        product, rows = self.product, self.rows
+        total = adding_up.in_float64(product.inputs, product.output_gradients, factors).view(product.shape)
+        total += rows.total(factors, torch.float64)
+        return placed(total.to(rows.values.dtype), out)
 
     def finite(self) -> "Tied":  # noqa: D102
         return Tied(self.product.finite(), self.rows.finite())

@@ -7,14 +7,14 @@ deviations; the turned ones are as fine, and end at 12. They are rounded to the 
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from dpbnn.one_piece import joined
 
-__all__ = ["Draw", "add_normals", "chunks_of", "drawn"]
+__all__ = ["Draw", "add_normals", "chunks_of", "drawn", "widest"]
 
 CHUNK = 2**23
 """Numbers that get their noise at a time: what bounds the memory for it."""
@@ -36,6 +36,11 @@ def drawn(generator: torch.Generator) -> Draw:
     return draw
 
 
+def widest(tensors: Iterable[Tensor]) -> torch.dtype:
+    """The type in which noise for all of them is drawn: a float64 number with noise of float32 would show through."""
+    return torch.float64 if any(values.dtype == torch.float64 for values in tensors) else torch.float32
+
+
 def chunks_of(total: int) -> list[int]:
     """How many normals are drawn at a time."""
     return [min(CHUNK, total - start) for start in range(0, total, CHUNK)]
@@ -48,7 +53,7 @@ def add_normals(tensors: Sequence[Tensor], scale: float, draw: Draw) -> None:
     """
     pieces, start = [piece for (piece,) in joined(tensors)], 0
     for size in chunks_of(sum(map(len, pieces))):
-        noise = draw(size, pieces[0].dtype)
+        noise = draw(size, widest(tensors))
         for piece, of_noise in _between(pieces, start, start + size):
             piece.add_(noise[of_noise], alpha=scale / math.sqrt(2))
         start += size

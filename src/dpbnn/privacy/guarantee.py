@@ -204,6 +204,7 @@ def _assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
         "the initial weights and all settings do not depend on the private data",
         "what checks of the values find before training, such as labels out of range, is for the data holder only",
         "the model treats each record alone in all circumstances, as it did on made-up ones before training",
+        "a record's gradient is rounded alike whichever records share its batch",
         "the machine that trains is trusted, and its random generators, which are not cryptographic, are not predicted",
         "side channels of floating-point arithmetic and of timing are not covered",
         "a search over settings on the private data is not covered",

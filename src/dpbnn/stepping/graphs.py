@@ -73,13 +73,16 @@ class SharedNoise(Randomness):
         return self._next if self.ahead else cuda_noise.drawn(self.on_device)
 
     def _next(self, count: int, dtype: torch.dtype) -> Tensor:
-        self.used.append(self.ahead.popleft())  # made in another branch, and so held
-        return self.used[-1]
+        noise = self.ahead.popleft()
+        if len(noise) != count or noise.dtype != dtype:
+            raise RuntimeError("noise that was drawn ahead does not fit; this is a bug, and nothing must be released.")
+        self.used.append(noise)  # made in another branch, and so held
+        return noise
 
     def draw_ahead(self, releases: Sequence[Weights]) -> None:
         """Draw the noise of these releases, which will be asked for in this order: that of many small ones at once."""
         draw = cuda_noise.drawn(self.on_device)
-        types = [next(iter(gradients.values())).dtype for gradients in releases]
+        types = [cuda_noise.widest(gradients.values()) for gradients in releases]
         totals = [sum(values.numel() for values in gradients.values()) for gradients in releases]
         if len(set(types)) == 1 and sum(totals) <= cuda_noise.CHUNK:
             self.ahead.extend(draw(sum(totals), types[0]).split(totals))
