@@ -180,9 +180,8 @@ def layout(
     keeps = record.device.type != "cpu" and (keep_draws or needs.keeps_draws)
     kept = 2 * ensemble.num_draws * needs.result if keeps else 0
     part = max(rows, memory_limit // 4 // (2 * record.nbytes + 5 * needs.result + kept))
-    draws = min(
-        room // 2 // (each_draw + needs.each_row * rows), ensemble.num_draws
-    )  # half: stacks are slow when large
+    # Half of the room, as stacks are slow when they are large.
+    draws = min(room // 2 // (each_draw + needs.each_row * rows), ensemble.num_draws)
     alone_is_enough = record.device.type != "cpu" and needs.each_row * rows > BUSY
     return Layout(rows, 1 if alone_is_enough or draws < FEWEST_TOGETHER else draws, part, needs.copies)
 
