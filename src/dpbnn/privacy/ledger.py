@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.schedule import by_step
 from dpbnn.types import NoisySum
 
 __all__ = ["FRESH_KEY", "Charge", "Ledger", "fingerprint"]
@@ -47,6 +48,7 @@ class Ledger:
 
     def __post_init__(self) -> None:
         self._left = dict(self.plan.noise_levels)
+        self._level_at = by_step(self.plan.noise_multiplier, self.plan.steps)
         self._last_of_step: dict[int, int] = {}
         earlier, self.charges = self.charges, []
         for step, mark in earlier:
@@ -73,7 +75,8 @@ class Ledger:
 
     def enter(self, step: int, mark: int) -> None:
         """Charge a release, before anybody sees it."""
-        level = self.plan.noise_at(step)
+        is_known = 0 <= step < len(self._level_at)
+        level = self._level_at[step] if is_known else self.plan.noise_at(step)  # which refuses it
         if self._left[level] <= 0:
             raise RuntimeError(f"step {step} is beyond the plan; this is a bug, and the release must not be used.")
         self._left[level] -= 1

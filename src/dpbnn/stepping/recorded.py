@@ -87,7 +87,7 @@ class RecordedSteps:
         rooms = [_Room(work, state, first_step, self._sizes.adds_up) for work, state in zip(runs, states, strict=True)]
         self._sums, self._noisy = [room.sums for room in rooms], [NoisySum(room.released) for room in rooms]
         self._feed = self._open_feed(first_step)
-        self._schedules = [_levels_by_step(work.plan) for work in runs]
+        self._levels_at = list(zip(*(_levels_by_step(work.plan) for work in runs), strict=True))
         self._recorded_from = first_step + WARM_UP
         self._recordings: dict[Any, Callable[[], None]] = {}
         self._one_by_one: list[EagerSteps] = []
@@ -195,8 +195,8 @@ class RecordedSteps:
         return self._recordings[key]
 
     def _levels(self, step: int) -> list[Any]:
-        runs = zip(self._runs, self._states, self._schedules, strict=True)
-        return [(levels[step], work.method.phase(state, step)) for work, state, levels in runs]
+        runs = zip(self._runs, self._states, strict=True)
+        return [self._levels_at[step], *(work.method.phase(state, step) for work, state in runs)]
 
     def _host_state(self) -> list[Any]:
         return [mode_of(work.checked.objective.model) for work in self._runs]
