@@ -11,15 +11,11 @@ from torch.nn.functional import max_pool2d
 from dpbnn import pooling
 from dpbnn.networks import CNN
 from dpbnn.pooling import MaxPool2d
+from tests.devices import KERNEL_DEVICES
 
 pytest.importorskip("triton")
 
-HAS_GPU = torch.cuda.is_available()
-DEVICES = [
-    pytest.param("cpu", marks=pytest.mark.skipif(HAS_GPU, reason="where there is a GPU nothing is interpreted")),
-    pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device")]),
-]
-pytestmark = pytest.mark.parametrize("device", DEVICES)
+pytestmark = pytest.mark.parametrize("device", KERNEL_DEVICES)
 
 
 @pytest.fixture(autouse=True)
@@ -35,13 +31,18 @@ def with_ties(device, *shape, dtype=torch.float32):
     return torch.randn(*shape).mul(4).round().div(4).to(device, dtype)
 
 
+def twice(x):
+    """Two copies that gather gradients."""
+    return x.clone().requires_grad_(), x.clone().requires_grad_()
+
+
 SHAPES = [((2, 3, 14, 14), 2, 1), ((4, 5, 6), 2, 2), ((1, 2, 7, 9), 3, 2), ((3, 1, 5, 5), 2, 3), ((2, 1, 4, 4), 4, 1)]
 
 
 @pytest.mark.parametrize("rectify", [False, True])
 @pytest.mark.parametrize(("shape", "size", "stride"), SHAPES)
 def test_outputs_and_gradients_are_torchs(device, shape, size, stride, rectify):
-    ours, truth = (x.requires_grad_() for x in (with_ties(device, *shape),) for x in (x.clone(), x.clone()))
+    ours, truth = twice(with_ties(device, *shape))
     pooled, expected = MaxPool2d(size, stride)(ours, rectify), reference(truth, size, stride, rectify)
     assert torch.equal(pooled, expected)
     weights = torch.randn_like(expected)
@@ -55,7 +56,7 @@ def test_outputs_and_gradients_are_torchs(device, shape, size, stride, rectify):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_other_types_stay_what_they_are(device, dtype):
-    ours, truth = (x.requires_grad_() for x in (with_ties(device, 2, 2, 5, 5, dtype=dtype),) for x in (x.clone(), x))
+    ours, truth = twice(with_ties(device, 2, 2, 5, 5, dtype=dtype))
     pooled, expected = MaxPool2d(2, 1)(ours, rectify=True), reference(truth, 2, 1, True)
     assert pooled.dtype == dtype
     assert torch.equal(pooled, expected)
@@ -69,7 +70,7 @@ def test_other_types_stay_what_they_are(device, dtype):
 def test_what_is_no_number_goes_where_torch_lets_it_go(device, odd, rectify):
     x = with_ties(device, 2, 2, 5, 5)
     x[0, 0, 2, 3] = x[1, 1] = odd
-    ours, truth = x.clone().requires_grad_(), x.clone().requires_grad_()
+    ours, truth = twice(x)
     pooled, expected = MaxPool2d(2, 1)(ours, rectify), reference(truth, 2, 1, rectify)
     torch.testing.assert_close(pooled, expected, rtol=0, atol=0, equal_nan=True)
     pooled.backward(torch.ones_like(pooled))

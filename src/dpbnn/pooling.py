@@ -1,8 +1,8 @@
 """Max pooling in one launch on a GPU, forward and backward, with the cut at zero that comes before it.
 
 Torch's own takes several times as long, as it writes an index of eight bytes beside every number and takes the cut in
-a pass of its own. Results are the same, number for number, where a number is the largest of several windows up to the
-order in which its gradients are added. Elsewhere than on a GPU the layer runs torch's operations.
+a pass of its own. Results are the same, number for number; only the gradients of a number that is largest in several
+windows may be added in another order. Elsewhere than on a GPU the layer runs torch's operations.
 """
 
 import math

@@ -11,15 +11,11 @@ import dpbnn
 from dpbnn.clipping import adding_up, check_model, clip_and_sum, fused
 from dpbnn.clipping.book_keeping import Recording
 from dpbnn.clipping.gradient import AUTOMATIC_GAMMA, LARGEST_NORM, ROUNDING_ROOM
+from tests.devices import KERNEL_DEVICES
 
 pytest.importorskip("triton")
 
-HAS_GPU = torch.cuda.is_available()
-DEVICES = [
-    pytest.param("cpu", marks=pytest.mark.skipif(HAS_GPU, reason="where there is a GPU nothing is interpreted")),
-    pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device")]),
-]
-pytestmark = pytest.mark.parametrize("device", DEVICES)
+pytestmark = pytest.mark.parametrize("device", KERNEL_DEVICES)
 
 C = 1.5
 LIMIT = C / (1 + ROUNDING_ROOM)

@@ -42,7 +42,7 @@ ROUNDING_ROOM = 5e-3
 AUTOMATIC_GAMMA = 0.01
 WRITTEN_OUT_NUMBERS = 2**26
 ROWS_ALIKE = 16
-"""In matrices of so many rows, or a multiple, kernels for CPUs treat all rows alike."""
+"""In matrices of so many rows, or a multiple, kernels for CPUs round all rows alike, for most widths."""
 LARGEST_PART = 4096
 """Sums over more records stay in float64 until there is noise on them: float32 would round by more than the room."""
 LARGEST_MULTIPLIER = 1e6
@@ -79,7 +79,8 @@ def clipped_gradient_sum(
         ``gradients`` by weight name (float32 or wider) and their ``sensitivity``, C.
 
     Guarantees:
-        Adding or removing any record, whatever its values, moves the sum by at most C.
+        Adding or removing any record, whatever its values, moves the sum by at most C, as long as the others' gradients
+        are rounded as before (docs/privacy.md; with ``micro_batch_size=1`` they always are).
         A record whose loss or gradient is not finite contributes zero; values never raise (but for whole numbers
         outside of a table that the model looks them up in).
         An empty batch gives zeros.
@@ -139,10 +140,11 @@ def clip_and_sum(
 def _parts(
     x: Tensor, y: Tensor, present: Tensor | None, size: int, pads: bool
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-    """Some records at a time; on a CPU with rows of zeros behind them, so that all rows are treated alike.
+    """Some records at a time; on a CPU with rows of zeros behind them, so that records are rounded alike.
 
     Kernels take the last few rows of a matrix in another way than the others, and round differently: without padding,
-    one record more could change the last bit of another's gradient, and clipping makes a large change of that.
+    one record more could change the last bit of another's gradient, and clipping makes a large change of that. For some
+    widths and layers it still can; only records that are taken one by one (`size` 1) cannot touch each other.
     """
     if present is not None or x.device.type != "cpu" or not pads or size == 1:
         masks = [None] * len(x.split(size)) if present is None else present.split(size)
