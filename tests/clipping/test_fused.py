@@ -115,6 +115,32 @@ def test_weighted_sums_leave_out_what_has_the_factor_zero(device, records, shape
     torch.testing.assert_close(scaled, expected, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("records", "positions", "d", "p"),
+    [(1, 1, 1, 1), (70, 1, 40, 17), (130, 1, 33, 10), (5, 30, 9, 40), (300, 1, 5, 3)],
+)
+def test_weighted_products_leave_out_what_has_the_factor_zero(device, records, positions, d, p, dtype):
+    a, g = numbers(device, records, positions, d, dtype=dtype), numbers(device, records, positions, p, dtype=dtype)
+    weights = numbers(device, records, dtype=torch.float64).abs()
+    weights[records // 2], a[records // 2], g[records // 2] = 0.0, math.nan, math.inf
+    truth = torch.einsum("i,itp,itd->pd", weights, *(v.double().nan_to_num(0.0, 0.0, 0.0) for v in (g, a)))
+    for out in (torch.empty(p, d, dtype=dtype, device=device), torch.empty(p, d, dtype=torch.float64, device=device)):
+        fused.weighted_product(a, g, weights, out)
+        torch.testing.assert_close(
+            out, truth.to(out.dtype), rtol=1e-6 if out.dtype == torch.float32 else 1e-12, atol=1e-12
+        )
+
+
+def test_weighted_products_are_added_up_in_float64(device):
+    """Terms that cancel but for one in 10^10, of which float32 would leave nothing."""
+    a, g = torch.ones(1, 3, 32, device=device), torch.ones(1, 3, 32, device=device)
+    a[0, 0], a[0, 1], a[0, 2] = 1e10, -1e10, 1.0
+    out = torch.empty(32, 32, device=device)
+    fused.weighted_product(a, g, torch.ones(1, device=device, dtype=torch.float64), out)
+    assert torch.equal(out, torch.ones_like(out))
+
+
 def mlp():
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.Tanh(), nn.Linear(8, 3)), (1, 6, 6)
 
@@ -137,11 +163,19 @@ def test_what_is_finite_stays_and_all_else_is_zero(device):
     assert torch.equal(found, values.double().nan_to_num(0.0, 0.0, 0.0))
 
 
-@pytest.mark.parametrize("in_float64", [True, False])
+@pytest.mark.parametrize(
+    ("in_float64", "small"), [(True, adding_up.SMALL_PRODUCT), (True, 0), (False, 0)], ids=["one launch", "float64", ""]
+)
 @pytest.mark.parametrize("clipping", ["flat", "automatic"])
 @pytest.mark.parametrize("make", [mlp, cnn, transformer])
-def test_sums_are_those_of_torchs_own_operations(device, monkeypatch, used_everywhere, make, clipping, in_float64):
+def test_sums_are_those_of_torchs_own_operations(
+    device, monkeypatch, used_everywhere, make, clipping, in_float64, small
+):
     """Also with padding and with a record that is no number, which both contribute exactly zero."""
+    monkeypatch.setattr(adding_up, "SMALL_PRODUCT", small)
+    launched = []
+    real = fused.weighted_product
+    monkeypatch.setattr(fused, "weighted_product", lambda *given: (launched.append(1), real(*given)))
     monkeypatch.setattr(adding_up, "is_done_in_float64", lambda inputs: in_float64 and inputs.dtype == torch.float32)
     torch.manual_seed(0)
     model, shape = make()
@@ -153,6 +187,7 @@ def test_sums_are_those_of_torchs_own_operations(device, monkeypatch, used_every
     x[4] = math.nan
     present = torch.tensor([True] * 7 + [False] * 2, device=device)
     ours = clip_and_sum(checked, weights, x, y, 0.3, clipping=clipping, present=present).gradients
+    assert bool(launched) == (small > 0)
     kept = [0, 1, 2, 3, 5, 6]
     monkeypatch.setattr(fused, "is_used_for", lambda values: False)
     truth = clip_and_sum(checked, weights, x[kept], y[kept], 0.3, clipping=clipping).gradients

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from dpbnn.privacy.randomness import Randomness
-from dpbnn.privacy.sampling import PoissonSampler
+from dpbnn.privacy.sampling import PoissonSampler, _chosen
 
 RECORDS, RATE, STEPS = 200, 0.07, 4000
 
@@ -55,6 +55,32 @@ def looks_poisson(joined, rate=RATE):
 
 def test_every_record_joins_every_batch_independently_with_the_sampling_rate():
     assert looks_poisson(poisson())
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.4, 0.9])
+def test_that_holds_for_frequent_records(rate):
+    sampler = PoissonSampler(RECORDS, rate, Randomness.from_seed(0))
+    assert looks_poisson(memberships(sampler.batch(step) for step in range(STEPS)), rate)
+    assert not looks_poisson(memberships(sampler.batch(step) for step in range(STEPS)), rate * 1.05)
+
+
+class Gaps:
+    """A generator that gives these geometric numbers."""
+
+    def __init__(self, *gaps):
+        self.gaps = gaps
+
+    def geometric(self, rate, size):
+        return np.resize(np.array(self.gaps, dtype=np.int64), size)
+
+
+def test_a_record_never_joins_a_batch_twice_and_no_gap_is_too_wide():
+    """NumPy's geometric numbers can round to zero, and are cut off at the largest whole number."""
+    assert _chosen(6, 0.5, Gaps(0)).tolist() == [0, 1, 2, 3, 4, 5]
+    assert _chosen(6, 0.5, Gaps(2)).tolist() == [1, 3, 5]
+    assert _chosen(6, 0.5, Gaps(6)).tolist() == [5]
+    assert _chosen(6, 1e-30, Gaps(2**63 - 1)).tolist() == []
+    assert _chosen(300, 1e-30, Gaps(1)).tolist() == list(range(300)), "however often more are asked for"
 
 
 @pytest.mark.parametrize("wrong", [fixed_size, shuffled, lambda: poisson()[:, ::-1] & poisson()])

@@ -22,6 +22,7 @@ __all__ = [
     "SHARE",
     "in_float64",
     "is_done_in_float64",
+    "is_one_launch",
     "multiplies_fast_in_float64",
     "of_products",
     "of_rows",
@@ -34,6 +35,8 @@ SHORTEST, SHORTEST_OF_ROWS = 64, 16
 """Products, or rows, of fewer records at a time are not worth it: float64 is as fast."""
 FLOAT64_NUMBERS = 2**23
 """Numbers that are held in float64 at a time: 64 MB."""
+SMALL_PRODUCT = 2**25
+"""Multiplications that take a GPU less time than the launches around a product of torch's."""
 FAST_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 """Compute capabilities of GPUs that multiply in float64 about as fast as in float32."""
 
@@ -67,6 +70,9 @@ def of_products(inputs: Tensor, output_gradients: Tensor, factors: Tensor, toget
 
     `together` is infinite where there are several positions; `out` is ``[groups, p, d]`` and is written over.
     """
+    if is_one_launch(inputs, output_gradients):
+        fused.weighted_product(inputs[:, 0], output_gradients[:, 0], factors, out[0])
+        return
     dtype = inputs.dtype
     at_a_time = len(inputs) if type_for(dtype, together) == dtype else _longest(together, dtype, SHARE / 2)
     is_coarse = is_done_in_float64(inputs) or at_a_time < SHORTEST < len(inputs) or together > at_a_time**2
@@ -75,6 +81,12 @@ def of_products(inputs: Tensor, output_gradients: Tensor, factors: Tensor, toget
         return
     for number, (a, g, own) in enumerate(_split(at_a_time, inputs, output_gradients, factors)):
         _add_to(out, a, _scaled(g, own, dtype), is_first=number == 0)
+
+
+def is_one_launch(inputs: Tensor, output_gradients: Tensor) -> bool:
+    """Whether their product is so small that one launch does all, which leaves out what has the factor zero."""
+    is_small = inputs.shape[1] == 1 and 0 < inputs.numel() * output_gradients.shape[3] <= SMALL_PRODUCT
+    return is_small and is_done_in_float64(inputs) and fused.is_used_for(output_gradients)
 
 
 def is_done_in_float64(inputs: Tensor) -> bool:

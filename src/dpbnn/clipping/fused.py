@@ -1,11 +1,12 @@
 """What clipping does between matrix products, in one launch each: for CUDA devices where Triton is there.
 
-    squares        |v_i|^2
-    products       |a_i|^2 |g_i|^2
-    factors        f_i, what each record's gradient is multiplied with
-    finite         v in float64, zero where it is not finite
-    scaled         f_i v_i
-    weighted_sum   sum_i f_i v_i
+    squares            |v_i|^2
+    products           |a_i|^2 |g_i|^2
+    factors            f_i, what each record's gradient is multiplied with
+    finite             v in float64, zero where it is not finite
+    scaled             f_i v_i
+    weighted_sum       sum_i f_i v_i
+    weighted_product   sum_i f_i sum_t g_it a_it'
 
 Guarantees:
     Everything is computed in float64 and rounded once, when it is stored.
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from dpbnn import kernels
 
-__all__ = ["factors", "finite", "is_used_for", "products", "scaled", "squares", "weighted_sum"]
+__all__ = ["factors", "finite", "is_used_for", "products", "scaled", "squares", "weighted_product", "weighted_sum"]
 
 PIECE = 16384
 """Numbers of a row that one program adds up, and below, how many at a time."""
@@ -131,3 +132,17 @@ def weighted_sum(values: Tensor, weights: Tensor, out: Tensor | None = None) -> 
             values, weights, total, len(values), length, ROWS=rows, COLUMNS=columns, num_warps=8
         )
     return total if out is None or out is total else out.copy_(total)
+
+
+def weighted_product(inputs: Tensor, output_gradients: Tensor, weights: Tensor, out: Tensor) -> None:
+    """``sum_i f_i sum_t g_it a_it'`` of ``[records, positions, d]`` and ``[records, positions, p]``, into ``[p, d]``.
+
+    For small products: those of matrices that keep a device busy are faster in torch.
+    """
+    a, g = inputs.contiguous(), output_gradients.contiguous()
+    (records, positions, d), p = a.shape, g.shape[2]
+    of_p = 32 if p > 16 else 16  # what a tensor core takes at least
+    with torch.cuda.device_of(a):
+        _kernels().weighted_product[math.ceil(p / of_p), math.ceil(d / 32)](
+            a, g, weights, out, records * positions, positions, d, p, ROWS=64, OF_P=of_p, OF_D=32
+        )

@@ -62,18 +62,22 @@ class Trial:
 
     def refuse_blindness(self) -> None:
         """Losses that are NaN, or that do not depend on the model's output, would show nothing of what it does."""
-        with torch.no_grad():
-            outputs = self.objective.outputs(self.weights, self.x)
-        leaf = outputs.detach().requires_grad_()
-        losses = self.objective.losses(leaf, self.y, self.weights)
-        (gradients,) = torch.autograd.grad(losses.sum(), leaf, materialize_grads=True, allow_unused=True)
-        seen = losses.isfinite() & gradients.isfinite().flatten(1).all(dim=1) & gradients.flatten(1).any(dim=1)
+        seen = torch.cat([self._is_seen(*part) for part in zip(self.x.split(8), self.y.split(8), strict=True)])
         if seen.sum() < len(seen) / 4:  # a network that is sure of everything is right once in a while
             raise DpbnnError(
                 f"The model cannot be tried out: of {len(seen)} made-up records {int(len(seen) - seen.sum())} have a "
                 f"loss that is not finite or not of its output; let {type(self.objective.likelihood).__name__}."
                 "made_up_targets draw targets that the likelihood accepts, and scale the model to inputs of size 1."
             )
+
+    def _is_seen(self, x: Tensor, y: Tensor) -> Tensor:
+        """Of which records the losses are finite and depend on the outputs."""
+        with torch.no_grad():
+            outputs = self.objective.outputs(self.weights, x)
+        leaf = outputs.detach().requires_grad_()
+        losses = self.objective.losses(leaf, y, self.weights)
+        (gradients,) = torch.autograd.grad(losses.sum(), leaf, materialize_grads=True, allow_unused=True)
+        return losses.isfinite() & gradients.isfinite().flatten(1).all(dim=1) & gradients.flatten(1).any(dim=1)
 
     def refuse_state(self) -> None:
         """The same again must give the same again, and leave nothing behind."""

@@ -1,4 +1,4 @@
-"""Programs for a GPU, in Triton, which torch brings on Linux: `of_clipping` and `of_pooling`.
+"""Programs for a GPU, in Triton, which torch brings on Linux: `of_clipping`, `of_likelihoods` and `of_pooling`.
 
 They are imported late, as Triton takes its time and only a GPU needs it. Where Triton is missing or cannot compile,
 callers do the same by torch's own operations, which take several launches and go over the numbers more often.

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-__all__ = ["factors", "finite", "products", "scaled", "squares", "weighted_sum"]
+__all__ = ["factors", "finite", "products", "scaled", "squares", "weighted_product", "weighted_sum"]
 
 COUNTS = ["terms", "records"]
 """What may change from part to part: no other kernel is compiled for that, which a recording could not do."""
@@ -95,3 +95,24 @@ def weighted_sum(values, weights, out, records, length, ROWS: tl.constexpr, COLU
         numbers = tl.load(values + rows.to(tl.int64)[:, None] * length + columns[None, :], mask=inside, other=0.0)
         total += tl.where((own != 0)[:, None], numbers.to(tl.float64) * own[:, None], 0.0)
     tl.store(out + columns, tl.sum(total, axis=0).to(out.dtype.element_ty), mask=columns < length)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def weighted_product(
+    inputs, output_gradients, weights, out, rows, positions, d, p,
+    ROWS: tl.constexpr, OF_P: tl.constexpr, OF_D: tl.constexpr,
+):  # fmt: skip
+    """One program for a tile of ``[p, d]``, from all positions of all records."""
+    of_p = tl.program_id(0) * OF_P + tl.arange(0, OF_P)
+    of_d = tl.program_id(1) * OF_D + tl.arange(0, OF_D)
+    total = tl.zeros([OF_P, OF_D], tl.float64)
+    for start in range(0, rows, ROWS):
+        row = start + tl.arange(0, ROWS)
+        own = tl.load(weights + row // positions, mask=row < rows, other=0.0).to(tl.float64)
+        inside = (of_p < p)[:, None] & (own != 0)[None, :]
+        g = tl.load(output_gradients + row[None, :] * p + of_p[:, None], mask=inside, other=0.0).to(tl.float64)
+        inside = (own != 0)[:, None] & (of_d < d)[None, :]
+        a = tl.load(inputs + row[:, None] * d + of_d[None, :], mask=inside, other=0.0).to(tl.float64)
+        total = tl.dot(g * own[None, :], a, acc=total, out_dtype=tl.float64)
+    inside = (of_p < p)[:, None] & (of_d < d)[None, :]
+    tl.store(out + of_p[:, None] * d + of_d[None, :], total.to(out.dtype.element_ty), mask=inside)

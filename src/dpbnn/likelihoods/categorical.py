@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
+from dpbnn.likelihoods import cross_entropy
 from dpbnn.likelihoods.likelihood import Likelihood, Probabilities, shape_of, wide
 from dpbnn.types import DpbnnError, Weights
 
@@ -19,9 +20,12 @@ class Categorical(Likelihood):
     """Classes 0 to K-1 from K logits: ``-log softmax(f)_y``. K, the width of the output, is public."""
 
     def negative_log_likelihood(self, outputs: Tensor, targets: Tensor, weights: Weights) -> Tensor:
-        """Cross entropy; divided by zero, and so not finite, for a label that is no class."""
+        """Cross entropy; not finite, nor its gradient, for a label that is no class."""
+        logits = wide(outputs)
+        if cross_entropy.is_used_for(logits, targets):
+            return cross_entropy.cross_entropy(logits, targets)
         labels = targets.long().clamp(0, outputs.shape[-1] - 1)
-        return F.cross_entropy(wide(outputs), labels, reduction="none") / (labels == targets)
+        return F.cross_entropy(logits, labels, reduction="none") / (labels == targets)
 
     def predictive(self, outputs: Tensor, weights: Weights) -> Probabilities:
         """``softmax(f)``"""

@@ -37,8 +37,9 @@ from dpbnn.types import ClippedSum, DpbnnWarning, Draws, NoisySum, Weights
 
 __all__ = ["RecordedSteps", "Recorder", "why_not_recorded"]
 
-WARM_UP = 2
-"""Steps that are not recorded: the first ones load libraries and make room; in the last, waiting is an error."""
+WARM_UP = 1
+"""Steps that are not recorded: they load libraries and make state that an optimizer makes late; in the last of them,
+waiting is an error."""
 
 
 class Recorder(Protocol):
