@@ -55,7 +55,7 @@ def of_rows(values: Tensor, factors: Tensor, together: int) -> Tensor:
     """``sum_i factors_i values_i``, for ``[records, ...]``."""
     longest = _longest(together, values.dtype)
     if longest >= min(together, len(values)):  # rows of zeros beside the records round nothing
-        return torch.tensordot(factors.to(values.dtype), values, dims=1)
+        return (factors.to(values.dtype) @ values.unsqueeze(-1).flatten(1)).view(values.shape[1:])
     total = values.new_zeros(values.shape[1:], dtype=torch.float64)
     is_short = longest < SHORTEST_OF_ROWS
     dtype = torch.float64 if is_short else values.dtype
@@ -123,8 +123,10 @@ def _scaled(output_gradients: Tensor, factors: Tensor, dtype: torch.dtype) -> Te
 
 def _add_to(total: Tensor, inputs: Tensor, scaled: Tensor, is_first: bool) -> None:
     """All rows of a group in one product."""
-    a, g = (values.transpose(0, 1).reshape(values.shape[1], -1, values.shape[3]) for values in (inputs, scaled))
+    beta = 0 if is_first else 1
     if len(total) == 1:
-        torch.addmm(total[0], g[0].mT, a[0], beta=0 if is_first else 1, out=total[0])
+        a, g = (values.reshape(-1, values.shape[3]) for values in (inputs, scaled))
+        torch.addmm(total[0], g.mT, a, beta=beta, out=total[0])
     else:
-        torch.baddbmm(total, g.mT, a, beta=0 if is_first else 1, out=total)
+        a, g = (values.transpose(0, 1).reshape(values.shape[1], -1, values.shape[3]) for values in (inputs, scaled))
+        torch.baddbmm(total, g.mT, a, beta=beta, out=total)

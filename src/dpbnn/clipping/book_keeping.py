@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from dpbnn.branches import beside, join, make_room
 from dpbnn.clipping.deferred import Deferred, made
-from dpbnn.clipping.objective import Objective, full_precision, wide
+from dpbnn.clipping.objective import Objective, full_precision, wide, without_autocast
 from dpbnn.clipping.per_record import Dense, PerRecordGradient
 from dpbnn.clipping.rules import PREPARATIONS, Rule, rule_for
 from dpbnn.clipping.tied import combined
@@ -222,7 +222,7 @@ class Recording:
         prepared: Tensor | None = None,
     ) -> None:
         given = [] if prepared is None else [prepared]
-        with torch.no_grad(), torch.autocast(g.device.type, enabled=False):
+        with torch.no_grad(), without_autocast(g.device):
             if isinstance(module, nn.Linear) and "weight" in names and Deferred.keeps_less(a, g, module.weight.shape):
                 with full_precision(g.device):  # what is measured now is summed later
                     self._add(names["weight"], Deferred.of(a, g, module.weight.shape))
@@ -234,7 +234,7 @@ class Recording:
         if name not in self.found:
             self.found[name] = values
             return
-        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+        with torch.no_grad(), without_autocast(self.device):
             self.found[name] = combined(made(self.found[name]), made(values))
 
     def _leaf(self, leaf: Tensor, receive: Callable[[Tensor], None]) -> Tensor:

@@ -49,6 +49,8 @@ class Deferred:
     @staticmethod
     def keeps_less(inputs: Tensor, output_gradients: Tensor, shape: torch.Size) -> bool:
         """Whether this takes less memory than what a rule would keep, by enough to be worth a second product."""
+        if output_gradients.dim() == 2:
+            return False
         positions = output_gradients[0, ..., 0].numel()
         if inputs.is_cuda:  # written out is fast there, and batches are taken in parts that have room for it
             return positions > 1 and 4 * len(inputs) * shape.numel() > MOST_ON_CUDA

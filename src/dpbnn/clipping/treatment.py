@@ -37,7 +37,9 @@ class Layout:
                 return None
             blocks = self.merged == "blocks"
             return values.unflatten(0, (records, -1)) if blocks else values.unflatten(0, (-1, records)).transpose(0, 1)
-        return values.movedim(self.dimension, 0) if values.shape[self.dimension] == records else None
+        if values.shape[self.dimension] != records:
+            return None
+        return values.movedim(self.dimension, 0) if self.dimension else values
 
 
 FIRST = Layout()

@@ -128,12 +128,13 @@ class Watch(TorchFunctionMode):
         return self._operation(func, args, kwargs)
 
     def _mentions(self, values: Iterable[Any]) -> bool:
-        return any(
-            self._mentions(value)
-            if isinstance(value, (tuple, list))
-            else id(value) in self.names or id(value) in self._shared
-            for value in values
-        )
+        for value in values:
+            if isinstance(value, (tuple, list)):
+                if self._mentions(value):
+                    return True
+            elif id(value) in self.names or id(value) in self._shared:
+                return True
+        return False
 
     def _stray(self, values: Iterable[Any]) -> None:
         for value in values:
