@@ -4,7 +4,7 @@
 
 The step of fit draws a Poisson batch as well, and on a GPU is recorded and replayed. Memory is what model, data, the
 trial of the model and steps take on top of the libraries. Opacus is left out if it is not installed
-(`pip install 'dpbnn[bench]'`).
+(`pip install -e '.[bench]'`).
 """
 
 from typing import TYPE_CHECKING

@@ -39,7 +39,7 @@ def bars(axes: "Axes", values: Mapping[str, float | None], title: str, label: st
     axes.barh(range(len(names)), lengths, color=[_colour(name) for name in names], height=0.65)
     low, high = min(filter(None, lengths), default=1.0), max(lengths, default=0.0) or 1.0
     if one and high > 10 * low:
-        low, label = low / 2, f"{label}, log scale"  # half, or the shortest bar would have no length
+        low, label = low / 2, f"{label} (log)"  # half, or the shortest bar would have no length
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_xlim(low, high * (high / low) ** 0.18)
@@ -55,7 +55,7 @@ def bars(axes: "Axes", values: Mapping[str, float | None], title: str, label: st
         axes.axvline(1, color=INK, linewidth=0.8, linestyle=":", zorder=0)
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.invert_yaxis()
-    axes.set_xlabel(label)
+    axes.set_xlabel(label, loc="right")  # a long one then ends where the axes do, inside the picture
     axes.set_title(title, loc="left", fontsize=8)
 
 

@@ -4,6 +4,7 @@ Figures are filed in a JSON file beside the program under the machine's name, so
 """
 
 import argparse
+import hashlib
 import io
 import json
 import math
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "IMAGES", "Figures", "Options", "Parser", "Program", "Results", "Table", "is_folder", "is_installed", "positive",
-    "uninterrupted", "write",
+    "IMAGES", "Figures", "Options", "Parser", "Program", "Results", "Table", "is_folder", "is_installed", "mark_of",
+    "positive", "uninterrupted", "write",
 ]  # fmt: skip
 
-NO_PICTURE = "No picture without matplotlib; pip install 'dpbnn[plots]' adds it."
+NO_PICTURE = "No picture without matplotlib; pip install -e '.[plots]' adds it."
 
 Options = argparse.Namespace
 Figures = dict[str, Any]
@@ -179,7 +180,7 @@ class Program:
         svg, png = io.BytesIO(), io.BytesIO()
         with matplotlib.rc_context({"svg.hashsalt": self.name}):  # the same figures give the same file
             figure = self.picture(results)
-            figure.savefig(svg, format="svg", metadata={"Date": None})
+            figure.savefig(svg, format="svg", metadata={"Date": None, "Description": mark_of(results)})
             figure.savefig(png, format="png", dpi=200)
         return {IMAGES / f"{self.name}.svg": svg.getvalue(), IMAGES / f"{self.name}.png": png.getvalue()}
 
@@ -192,6 +193,11 @@ class Program:
         for name, settings in (self.options or {}).items():
             parser.add_argument(f"--{name}", **settings)
         return parser
+
+
+def mark_of(results: Results) -> str:
+    """Stands in a picture, and tells whether it shows these figures."""
+    return f"figures {hashlib.sha256(json.dumps(results).encode()).hexdigest()[:16]}"
 
 
 @contextmanager

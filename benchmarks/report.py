@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from program import IMAGES, Parser, Program, uninterrupted, write
+from program import IMAGES, Parser, Program, mark_of, uninterrupted, write
 
 __all__ = ["PAGE", "filled", "main"]
 
@@ -35,18 +35,27 @@ def _figures(program: Program) -> str:
     return "\n" + "\n\n".join(tables + picture) + "\n\n"
 
 
+def _is_shown(program: Program) -> bool:
+    """Whether the picture, if there is to be one, was made of the figures that are written down."""
+    if program.picture is None or not program.results():
+        return True
+    picture = IMAGES / f"{program.name}.svg"
+    return picture.is_file() and mark_of(program.results()) in picture.read_text()
+
+
 def main(options: list[str]) -> int:
-    """Write page and pictures; with --check, say whether the page is what would be written."""
+    """Write page and pictures; with --check, say whether they show the figures that are written down."""
     parser = Parser("report", __doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the page is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if anything is out of date")
     check = parser.parse_args(options).check
     before = PAGE.read_text()
     after = filled(before)
-    if check:
-        if after != before:
-            print(f"{PAGE.name} does not agree with the figures; dpbnn bench report writes it.", file=sys.stderr)
-        return int(after != before)
     programs = [_program(found[2]) for found in PLACE.finditer(before)]
+    if check:
+        old = [PAGE.name] * (after != before) + [f"{own.name}.svg" for own in programs if not _is_shown(own)]
+        for name in old:
+            print(f"{name} does not agree with the figures; dpbnn bench report writes it.", file=sys.stderr)
+        return int(bool(old))
     files = {PAGE: after.encode()}
     for program in programs:
         files |= program.drawn(program.results())

@@ -199,4 +199,4 @@ def _sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 def opacus_is_there() -> bool:
     """It is optional."""
-    return is_installed("opacus", "Opacus is not installed and left out: pip install 'dpbnn[bench]' adds it.")
+    return is_installed("opacus", "Opacus is not installed and left out: pip install -e '.[bench]' adds it.")

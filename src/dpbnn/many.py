@@ -40,7 +40,15 @@ __all__ = ["Setup", "fit_many"]
 
 @dataclass(frozen=True)
 class Setup:
-    """One run of several: what `fit` takes beside the data."""
+    """One run of several.
+
+    Args:
+        model: as in `fit`; several setups may share one, as it is not changed.
+        method: as in `fit`.
+        plan: as in `fit`, for this run alone.
+        likelihood: as in `fit`.
+        seed: as in `fit`; with None, runs draw apart.
+    """
 
     model: nn.Module
     method: Method[Any]
@@ -58,7 +66,7 @@ def fit_many(
     execution: Execution | None = None,
     progress: bool = True,
 ) -> list[Release]:
-    """Train several models on the same records; the arguments are those of `fit`.
+    """Train several models on the same records; `device`, `execution` and `progress` are those of `fit`.
 
     Each release's guarantee is about that release alone. Whoever sees several of them, or one that was chosen by
     looking at the others, has learned from all: their epsilons and deltas add up.

@@ -177,11 +177,11 @@ def test_the_grid_is_refined_where_the_usual_one_is_too_coarse():
 
 
 def test_a_hopeless_run_is_reported_by_rdp_at_once():
-    start = time.perf_counter()
+    start = time.process_time()
     answer = account(charge(0.01, 1.0, 30_000, 1e-5))
     assert answer.epsilon > 1000
     assert "PLD was not tried" in answer.remark
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_rdp_stands_where_pld_has_no_answer():
@@ -206,16 +206,16 @@ def test_an_unknown_accountant_is_refused_with_the_list_of_known_ones():
 
 
 def test_a_million_equal_steps_take_less_than_two_seconds():
-    start = time.perf_counter()
+    start = time.process_time()
     account(charge(3.7, 1.3e-4, 1_000_000, 1e-6))
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_sixty_four_noise_levels_take_a_few_seconds():
     levels = tuple((0.8 + 0.02 * level, 55) for level in range(64))
-    start = time.perf_counter()
+    start = time.process_time()
     answer = account(Charge(PAPER_RATE, levels, 1e-5))
-    assert time.perf_counter() - start < 8
+    assert time.process_time() - start < 8
     between = [account(Charge(PAPER_RATE, ((noise, 64 * 55),), 1e-5)).epsilon for noise in (0.8, 2.06)]
     assert between[1] < answer.epsilon < between[0]
 

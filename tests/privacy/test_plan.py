@@ -219,9 +219,9 @@ def test_text_that_is_no_json_object_is_refused(text):
 
 @pytest.mark.parametrize(("epsilon", "noise"), [(0.5, 1.937), (1.0, 1.1851), (3.0, 0.7282), (8.0, 0.5465)])
 def test_noise_for_a_target_comes_out(epsilon, noise):
-    start = time.perf_counter()
+    start = time.process_time()
     calibrated = PrivacyPlan.for_budget(epsilon=epsilon, **BUDGET)
-    assert time.perf_counter() - start < 4
+    assert time.process_time() - start < 4
     assert calibrated.noise_multiplier == pytest.approx(noise, abs=1e-3)
 
 

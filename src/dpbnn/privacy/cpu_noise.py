@@ -41,7 +41,8 @@ def add_normals(
         generator: gives the generator of one group of numbers.
         chunk: the most numbers in a group: few enough to stay in a processor's cache.
     """
-    groups = iter(list(enumerate(_grouped(tensors, chunk))))
+    every = list(enumerate(_grouped(tensors, chunk)))
+    groups = iter(every)
     spare = _spare.setdefault(chunk, [])
 
     def work() -> None:
@@ -50,7 +51,7 @@ def add_normals(
             _add_to_group(pieces, scale, generator(part), normals)
         spare.append(normals)
 
-    _on_all_threads(work)
+    _on_threads(work, min(len(every), torch.get_num_threads()))
 
 
 def _add_to_group(pieces: list[Tensor], scale: float, generator: np.random.Generator, normals: Normals) -> None:
@@ -86,10 +87,10 @@ def _grouped(tensors: Sequence[Tensor], chunk: int) -> Iterator[list[Tensor]]:
                     group = []
 
 
-def _on_all_threads(work: Callable[[], None]) -> None:
-    """Call `work` once on each of torch's threads and wait for all."""
-    library, threads = _openmp(), torch.get_num_threads()
-    if library is None or threads == 1:
+def _on_threads(work: Callable[[], None], threads: int) -> None:
+    """Call `work` once on each of so many of torch's threads and wait for all."""
+    library = _openmp()
+    if library is None or threads < 2:
         work()
         return
     failures: list[BaseException] = []
