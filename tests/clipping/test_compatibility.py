@@ -149,7 +149,41 @@ def lazy():
     return nn.Sequential(nn.LazyLinear(3))
 
 
+class Keeps(nn.Module):
+    """A layer that does something with itself and its input before it runs."""
+
+    def __init__(self, keep):
+        super().__init__()
+        self.layer, self.keep = nn.Linear(6, 3), keep
+        self.kept, self.first, self.calls = {}, None, 0
+
+    def forward(self, x):
+        return self.layer(x) + self.keep(self, x)
+
+
+def mean_by_batch_size(own, x):
+    return own.kept.setdefault(len(x), x.detach().mean())
+
+
+def every_input(own, x):
+    own.kept.setdefault("all", []).append(x.detach())
+    return 0.0
+
+
+def mean_of_the_first(own, x):
+    own.first = x.detach().mean(0).sum() if own.first is None else own.first
+    return own.first
+
+
+def positions_by_batch_size(own, x):
+    own.calls += 1
+    return own.kept.setdefault(len(x), torch.arange(3.0))
+
+
 REFUSED = {
+    "a mean for each batch size": (lambda: Keeps(mean_by_batch_size), (6,), r"keeps 'kept' from its forward pass"),
+    "all inputs in a list": (lambda: Keeps(every_input), (6,), r"keeps 'kept' from its forward pass"),
+    "the mean of the first records": (lambda: Keeps(mean_of_the_first), (6,), r"keeps 'first' from its forward pass"),
     "batch norm": (
         lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)),
         (6,),
@@ -192,7 +226,7 @@ REFUSED = {
     "one mask for all records": (lambda: mixing(shared_mask), (6,), r"random numbers that all records share"),
     "a generator of its own": (lambda: mixing(mask_of_its_own), (6,), r"generator of its own"),
     "input kept as an attribute": (KeepsInput, (6,), r"keeps 'last_input' from its forward pass"),
-    "running mean as an attribute": (Remembers, (6,), r"keeps state between calls"),
+    "running mean as an attribute": (Remembers, (6,), r"keeps 'mean' from its forward pass"),
     "weights rewritten in the forward pass": (RewritesWeights, (6,), r"Weight 'layer.weight' is rewritten"),
     "weights rewritten behind autograd": (RewritesBehindAutograd, (6,), r"Weight 'layer.weight' is rewritten"),
     "embedding with max_norm": (tokens(max_norm=1.0), (6,), r"Embedding '0' rewrites the rows"),
@@ -228,6 +262,11 @@ def test_what_cannot_be_private_is_refused_by_name(name):
     x = torch.zeros(4, *shape, dtype=torch.long) if "embedding" in name else torch.randn(4, *shape)
     with pytest.raises(DpbnnError, match=message):
         clipped_gradient_sum(model, Categorical(), x, torch.zeros(4, dtype=torch.long), 1.0)
+
+
+def test_what_a_model_keeps_that_is_not_of_its_records_is_its_own_affair():
+    x, y = torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
+    assert check_model(Keeps(positions_by_batch_size), Categorical(), x, y).num_outputs == 3
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")

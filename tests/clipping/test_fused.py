@@ -11,6 +11,7 @@ import dpbnn
 from dpbnn.clipping import adding_up, check_model, clip_and_sum, fused
 from dpbnn.clipping.book_keeping import Recording
 from dpbnn.clipping.gradient import AUTOMATIC_GAMMA, LARGEST_NORM, ROUNDING_ROOM
+from dpbnn.types import Draws
 from tests.devices import KERNEL_DEVICES
 
 pytest.importorskip("triton")
@@ -194,6 +195,49 @@ def test_sums_are_those_of_torchs_own_operations(
     for name, values in truth.items():
         assert ours[name].dtype == values.dtype
         torch.testing.assert_close(ours[name], values, rtol=2e-4, atol=1e-6)
+
+
+class TiedTable(nn.Module):
+    """Tokens are looked up in the table that also makes the outputs; a number comes beside them."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out, self.number = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False), nn.Linear(1, 4)
+        self.out.weight = self.table.weight
+
+    def forward(self, x):
+        tokens = x[:, 0].nan_to_num(0.0).clamp(0, 4).long()
+        return self.out(self.table(tokens) + self.number(x[:, 1:2]))
+
+
+WAYS = {"one launch": (True, adding_up.SMALL_PRODUCT), "float64": (True, 0), "float32": (False, 0)}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("draws", [0, 1, 2])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("make", [mlp, TiedTable])
+def test_a_record_that_is_no_number_is_left_out_in_every_form(device, monkeypatch, make, way, draws, bad):
+    """Also in gradients that are made of others: of tied weights, and of several draws of the weights."""
+    in_float64, small = WAYS[way]
+    monkeypatch.setattr(fused, "is_used_for", lambda values: values.dtype in (torch.float32, torch.float64))
+    monkeypatch.setattr(adding_up, "SMALL_PRODUCT", small)
+    monkeypatch.setattr(adding_up, "is_done_in_float64", lambda inputs: in_float64 and inputs.dtype == torch.float32)
+    torch.manual_seed(0)
+    model, shape = make() if make is not TiedTable else (TiedTable(), (2,))
+    model, x = model.to(device), numbers(device, 7, *shape).abs()
+    y = torch.arange(7, device=device) % 3
+    checked = check_model(model, dpbnn.Categorical(), x, y)
+    where = checked.objective.model_weights()
+    if draws:
+        moved = [{name: v + 0.1 * j for name, v in where.items()} for j in range(draws)]
+        where = Draws(tuple(moved), tuple({name: 0.1 * torch.ones_like(v) for name, v in own.items()} for own in moved))
+    kept = [0, 1, 2, 4, 5, 6]
+    truth = clip_and_sum(checked, where, x[kept], y[kept], 0.3).gradients
+    x[3].view(-1)[-1] = bad
+    for present in (None, torch.ones(7, dtype=torch.bool, device=device)):
+        for name, values in clip_and_sum(checked, where, x, y, 0.3, present=present).gradients.items():
+            torch.testing.assert_close(values, truth[name], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])

@@ -1,5 +1,7 @@
 """Sampling is Poisson, as accounted: inclusion, independence and batch sizes; wrong samplers are rejected."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -64,23 +66,26 @@ def test_that_holds_for_frequent_records(rate):
     assert not looks_poisson(memberships(sampler.batch(step) for step in range(STEPS)), rate * 1.05)
 
 
-class Gaps:
-    """A generator that gives these geometric numbers."""
+class Exponentials:
+    """A generator that gives these."""
 
-    def __init__(self, *gaps):
-        self.gaps = gaps
+    def __init__(self, *numbers):
+        self.numbers = numbers
 
-    def geometric(self, rate, size):
-        return np.resize(np.array(self.gaps, dtype=np.int64), size)
+    def standard_exponential(self, size):
+        return np.resize(np.array(self.numbers), size)
 
 
-def test_a_record_never_joins_a_batch_twice_and_no_gap_is_too_wide():
-    """NumPy's geometric numbers can round to zero, and are cut off at the largest whole number."""
-    assert _chosen(6, 0.5, Gaps(0)).tolist() == [0, 1, 2, 3, 4, 5]
-    assert _chosen(6, 0.5, Gaps(2)).tolist() == [1, 3, 5]
-    assert _chosen(6, 0.5, Gaps(6)).tolist() == [5]
-    assert _chosen(6, 1e-30, Gaps(2**63 - 1)).tolist() == []
-    assert _chosen(300, 1e-30, Gaps(1)).tolist() == list(range(300)), "however often more are asked for"
+def test_gaps_are_counted_from_one_record_to_the_next_and_none_joins_twice():
+    unit = math.log(2)  # the mean gap at rate 1/2 is 1 / log 2 of them
+    assert _chosen(6, 0.5, Exponentials(0.0)).tolist() == [0, 1, 2, 3, 4, 5]
+    assert _chosen(6, 0.5, Exponentials(0.9 * unit)).tolist() == [0, 1, 2, 3, 4, 5]
+    assert _chosen(6, 0.5, Exponentials(1.1 * unit)).tolist() == [1, 3, 5]
+    assert _chosen(6, 0.5, Exponentials(5.5 * unit)).tolist() == [5]
+    assert _chosen(6, 0.5, Exponentials(6.5 * unit)).tolist() == []
+    assert _chosen(6, 1.0, Exponentials(30.0)).tolist() == [0, 1, 2, 3, 4, 5]
+    assert _chosen(6, 1e-300, Exponentials(40.0)).tolist() == []
+    assert _chosen(300, 1e-30, Exponentials(0.0)).tolist() == list(range(300)), "however often more are asked for"
 
 
 @pytest.mark.parametrize("wrong", [fixed_size, shuffled, lambda: poisson()[:, ::-1] & poisson()])

@@ -141,8 +141,9 @@ def weighted_product(inputs: Tensor, output_gradients: Tensor, weights: Tensor, 
     """
     a, g = inputs.contiguous(), output_gradients.contiguous()
     (records, positions, d), p = a.shape, g.shape[2]
-    of_p = 32 if p > 16 else 16  # what a tensor core takes at least
+    of_p, of_d = 32 if p > 16 else 16, 32  # what a tensor core takes at least is 16
+    across = math.ceil(d / of_d)
     with torch.cuda.device_of(a):
-        _kernels().weighted_product[math.ceil(p / of_p), math.ceil(d / 32)](
-            a, g, weights, out, records * positions, positions, d, p, ROWS=64, OF_P=of_p, OF_D=32
+        _kernels().weighted_product[(math.ceil(p / of_p) * across,)](
+            a, g, weights, out, records * positions, positions, d, p, across, ROWS=64, OF_P=of_p, OF_D=of_d
         )

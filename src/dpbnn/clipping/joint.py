@@ -11,6 +11,7 @@ g_ij is its gradient at draw j, M_j what a change of the spread does to that dra
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ __all__ = ["Joint", "is_one_product"]
 SMALLEST = 1e-30
 
 
-def is_one_product(gradient: PerRecordGradient) -> bool:
+def is_one_product(gradient: PerRecordGradient) -> TypeGuard[Outer]:
     """Whether a weight's gradient is ``b a'`` for every record, and need not be written out."""
     return isinstance(gradient, Outer) and gradient.inputs.shape[1:3] == (1, 1) and len(gradient.shape) == 2
 
@@ -39,14 +40,15 @@ def is_one_product(gradient: PerRecordGradient) -> bool:
 class Joint:
     """The gradients of all records for one weight: `terms` and `multipliers` hold one entry for each draw."""
 
-    terms: tuple[PerRecordGradient, ...]
+    terms: tuple[Outer, ...]
     multipliers: tuple[Tensor, ...]
 
     @staticmethod
     def of(terms: Sequence[PerRecordGradient], multipliers: Sequence[Tensor]) -> "PerRecordGradient":
         """Kept as products where every draw is one product; written out where not."""
-        if all(map(is_one_product, terms)):
-            return Joint(tuple(terms), tuple(multipliers))
+        products = tuple(term for term in terms if is_one_product(term))
+        if len(products) == len(terms):
+            return Joint(products, tuple(multipliers))
         dense = [term.dense().values for term in terms]
         in_mean = torch.stack(dense).mean(dim=0)
         in_spread = torch.stack([values * m for values, m in zip(dense, multipliers, strict=True)]).mean(dim=0)
@@ -56,7 +58,8 @@ class Joint:
         """One draw: sums of squares, which cannot cancel. Several: in float64, and never less than rounding leaves."""
         if len(self.terms) == 1:
             return self.terms[0].squared_norms() + self._spread_of_one()
-        in_mean = reduce(combine, self.terms).squared_norms()
+        terms: tuple[PerRecordGradient, ...] = self.terms
+        in_mean = reduce(combine, terms).squared_norms()
         return (in_mean + self._spread_of_many()) / len(self.terms) ** 2
 
     def _spread_of_one(self) -> Tensor:
@@ -90,7 +93,9 @@ class Joint:
         return placed(both.to(self.multipliers[0].dtype), out)
 
     def finite(self) -> "Joint":  # noqa: D102 - the protocol says it, here and below
-        return Joint(tuple(term.finite() for term in self.terms), self.multipliers)
+        if len(self.terms) == 1:
+            return Joint((self.terms[0].finite(),), self.multipliers)
+        return Joint(tuple(term.cleaned() for term in self.terms), self.multipliers)
 
     def dense(self) -> Dense:  # noqa: D102
         written = Joint.of([term.dense() for term in self.terms], self.multipliers)
@@ -98,14 +103,12 @@ class Joint:
         return written
 
 
-def _directions(term: PerRecordGradient) -> tuple[Tensor, Tensor, Tensor]:
+def _directions(term: Outer) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs and output gradients as unit vectors, whose squares stay in float32, and the product of their norms."""
-    assert isinstance(term, Outer)
     a, b = term.inputs[:, 0, 0], term.output_gradients[:, 0, 0]
     sizes = [norms[:, 0, 0].clamp_min(SMALLEST) for norms in term.norms]
     return a / sizes[0][:, None].to(a.dtype), b / sizes[1][:, None].to(b.dtype), sizes[0] * sizes[1]
 
 
-def _wide(term: PerRecordGradient) -> Outer:
-    assert isinstance(term, Outer)
+def _wide(term: Outer) -> Outer:
     return Outer(term.inputs.double(), term.output_gradients.double(), term.shape)

@@ -63,7 +63,7 @@ class Tied:
         return placed(total.to(rows.values.dtype), out)
 
     def finite(self) -> "Tied":  # noqa: D102
-        return Tied(self.product.finite(), self.rows.finite())
+        return Tied(self.product.cleaned(), self.rows.finite())
 
     def dense(self) -> Dense:  # noqa: D102
         return Dense(self.product.dense().values + self.rows.dense().values)

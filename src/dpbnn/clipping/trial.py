@@ -5,6 +5,8 @@ same input and the same random numbers must give the same result again, each rec
 and nothing of a record may stay behind in the model.
 """
 
+import copy
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -23,7 +25,7 @@ from dpbnn.dropout import dropout_layers
 from dpbnn.modes import evaluating
 from dpbnn.types import DpbnnError, Weights
 
-__all__ = ["Trial", "own_randomness"]
+__all__ = ["Trial", "own_randomness", "refuse_impressions"]
 
 SIZES = (1, 3, 64)
 SEEDS = (1, 2, 3)
@@ -31,6 +33,12 @@ MIXES = (
     "The model mixes records: the {} of one depends on {}. Every operation must keep the first dimension, the records, "
     "apart."
 )
+
+KEEPS = (
+    "The model keeps '{}' from its forward pass: what records leave behind has no noise on it; use a local variable "
+    "instead."
+)
+PARTS_OF_A_MODULE = frozenset(vars(nn.Module()))
 
 
 @dataclass(frozen=True)
@@ -92,10 +100,7 @@ class Trial:
             )
         for name, value in _kept_values(self.objective.model).items():
             if name in kept and kept[name] != value:
-                raise DpbnnError(
-                    f"The model keeps '{name}' from its forward pass: what records leave behind has no noise on it; "
-                    "use a local variable instead."
-                )
+                raise DpbnnError(KEEPS.format(name))
         for name, values in self.weights.items():
             if not torch.equal(values, before[name]):
                 raise DpbnnError(
@@ -208,14 +213,51 @@ CALMER: tuple[tuple[Callable[[nn.Module], AbstractContextManager[Any]], Callable
 
 def _kept_values(model: nn.Module) -> dict[str, object]:
     """Tensors, by identity, and numbers that modules hold as plain attributes."""
-    found: dict[str, object] = {}
+    return {
+        name: id(value) if isinstance(value, Tensor) else value
+        for name, value in _attributes(model)
+        if isinstance(value, (Tensor, float))
+    }
+
+
+def refuse_impressions(objective: Objective, weights: Weights, x: Tensor) -> None:
+    """What a fresh model keeps of the records that it sees first must be the same for other records.
+
+    A model that cannot be copied, or cannot run, is left to the other checks.
+    """
+    kept = []
+    for part in x.chunk(2):
+        try:
+            model = copy.deepcopy(objective.model)
+            _start_draws(0, x.device)
+            with torch.no_grad():
+                Objective(model, objective.likelihood).outputs(weights, part)
+        except Exception:  # whatever a model's own parts raise
+            return
+        kept.append(dict(_attributes(model)))
+    for name, value in kept[0].items():
+        if not _is_same(value, kept[1].get(name, value)):
+            raise DpbnnError(KEEPS.format(name))
+
+
+def _attributes(model: nn.Module) -> Iterator[tuple[str, object]]:
+    """What modules hold beside parameters, buffers and other modules."""
     for name, module in model.named_modules():
         for attribute, value in vars(module).items():
-            if isinstance(value, Tensor):
-                found[f"{name}.{attribute}".lstrip(".")] = id(value)
-            elif isinstance(value, float):
-                found[f"{name}.{attribute}".lstrip(".")] = value
-    return found
+            if attribute not in PARTS_OF_A_MODULE:
+                yield f"{name}.{attribute}".lstrip("."), value
+
+
+def _is_same(first: object, second: object) -> bool:
+    """Tensors, numbers and collections of them by value; of anything else nothing is known."""
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return first.shape == second.shape and torch.allclose(first, second, equal_nan=True)
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_is_same(value, second[key]) for key, value in first.items())
+    if isinstance(first, (list, tuple, deque)) and isinstance(second, (list, tuple, deque)):
+        return len(first) == len(second) and all(map(_is_same, first, second))
+    numbers = (bool, int, float, str, set, frozenset, Tensor)
+    return first == second if isinstance(first, numbers) and isinstance(second, numbers) else True
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.made_up import made_up_records, random_weights
 from dpbnn.clipping.objective import Objective
 from dpbnn.clipping.treatment import Treatment
-from dpbnn.clipping.trial import Trial, own_randomness
+from dpbnn.clipping.trial import Trial, own_randomness, refuse_impressions
 from dpbnn.execution import computing_in
 from dpbnn.likelihoods import Likelihood, Moments, Probabilities
 from dpbnn.types import DpbnnError, DpbnnWarning, Weights
@@ -72,6 +72,7 @@ def refuse_mixing_in(
 
 def _outputs(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> tuple[int, Weights]:
     """How many outputs the model has, and the likelihood's weights for them."""
+    refuse_impressions(objective, weights, made_up_records(objective, x, y, 4, num_outputs=1)[0])
     made_up_x, made_up_y = made_up_records(objective, x, y, 2, num_outputs=1)
     with torch.no_grad():
         outputs = _first_run(objective, weights, made_up_x)

@@ -99,12 +99,12 @@ def weighted_sum(values, weights, out, records, length, ROWS: tl.constexpr, COLU
 
 @triton.jit(do_not_specialize=["rows"])
 def weighted_product(
-    inputs, output_gradients, weights, out, rows, positions, d, p,
+    inputs, output_gradients, weights, out, rows, positions, d, p, across,
     ROWS: tl.constexpr, OF_P: tl.constexpr, OF_D: tl.constexpr,
 ):  # fmt: skip
-    """One program for a tile of ``[p, d]``, from all positions of all records."""
-    of_p = tl.program_id(0) * OF_P + tl.arange(0, OF_P)
-    of_d = tl.program_id(1) * OF_D + tl.arange(0, OF_D)
+    """One program for a tile of ``[p, d]``, `across` of them side by side, from all positions of all records."""
+    of_p = tl.program_id(0) // across * OF_P + tl.arange(0, OF_P)
+    of_d = tl.program_id(0) % across * OF_D + tl.arange(0, OF_D)
     total = tl.zeros([OF_P, OF_D], tl.float64)
     for start in range(0, rows, ROWS):
         row = start + tl.arange(0, ROWS)

@@ -47,14 +47,14 @@ def _kernels() -> Any:
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
-        logits, labels = logits.contiguous(), labels.contiguous()
-        (records, classes), losses, slopes = logits.shape, logits.new_empty(len(logits)), torch.empty_like(logits)
+        rows_of, (records, classes) = logits.contiguous(), logits.shape
+        losses, slopes = rows_of.new_empty(records), torch.empty_like(rows_of)
         columns = 2 ** math.ceil(math.log2(classes))
         rows = max(1, NUMBERS // columns)
         if records:
             with torch.cuda.device_of(logits):  # where Triton launches; nothing for what is not on a GPU
                 _kernels().cross_entropy[(math.ceil(records / rows),)](
-                    logits, labels, losses, slopes, records, classes,
+                    rows_of, labels.contiguous(), losses, slopes, records, classes,
                     IS_WIDE=logits.dtype == torch.float64, ROWS=rows, COLUMNS=columns,
                 )  # fmt: skip
         ctx.save_for_backward(logits, labels, slopes)

@@ -86,13 +86,18 @@ class PoissonSampler:
 
 
 def _chosen(cells: int, rate: float, generator: np.random.Generator) -> Rows:
-    """Which of so many cells are chosen, each independently: in their order."""
+    """Which of so many cells are chosen, each independently: in their order.
+
+    Gaps are geometric: an exponential number in units of its mean, rounded up, is larger than k with the probability
+    ``(1 - rate)^k`` if the mean is ``-1 / log(1 - rate)``.
+    """
+    length = -1 / math.log1p(-rate) if rate < 1 else 0.0
     expected = cells * rate
     at_a_time = math.ceil(expected + 6 * math.sqrt(expected) + 8)  # once is nearly always enough
     found, last = [], -1
     while last < cells:
-        gaps = np.clip(generator.geometric(rate, at_a_time), 1, cells + 1)  # NumPy's can be 0, once in 10^16 times
-        found.append(last + np.cumsum(gaps))
+        gaps = np.ceil(generator.standard_exponential(at_a_time) * length)
+        found.append(last + np.cumsum(np.clip(gaps, 1, cells + 1).astype(np.int64)))  # an exponential can be 0
         last = int(found[-1][-1])
     every = np.concatenate(found)
     return every[: np.searchsorted(every, cells)]
