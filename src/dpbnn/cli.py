@@ -112,6 +112,45 @@ def demo(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for ma
         typer.echo(as_text(result))
 
 
+@app.command()
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(help="Items, or all; none lists them.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small versions, for two CPU cores.")] = False,
+    out: Annotated[str, typer.Option(help="Folder for the page and its files.")] = "",
+    minutes: Annotated[
+        float | None, typer.Option(help="Begin nothing new after so many; the same call goes on.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Run the paper's experiments again, and write down what comes out beside what the paper says.
+
+    Interrupted runs go on where they stopped. MNIST is taken from $DPBNN_DATA, or downloaded.
+    """
+    from pathlib import Path
+
+    from dpbnn import _validate
+    from dpbnn.experiments import FULL, ITEMS, QUICK
+    from dpbnn.experiments.reproducing import reproduce as run
+
+    if not names:
+        listed = {name: item.title for name, item in ITEMS.items()}
+        typer.echo(json.dumps(listed, indent=2) if as_json else "\n".join(f"{n:24}{t}" for n, t in listed.items()))
+        return
+    for name in names:
+        _validate.one_of("NAME", name, [*ITEMS, "all"])
+    if minutes is not None:
+        _validate.positive("--minutes", minutes)
+    folder = Path(out or ("reproduction-quick" if quick else "docs"))
+    chosen = list(ITEMS) if "all" in names else list(dict.fromkeys(names))
+    outcome = run(chosen, QUICK if quick else FULL, folder, minutes)
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), **vars(outcome)}, indent=2))
+        return
+    typer.echo(f"{folder / 'reproduction.md'} shows {', '.join(outcome.written) or 'nothing new'}.")
+    if outcome.left:
+        typer.echo(f"{outcome.left} of {outcome.jobs} runs are left; the same command goes on with them.")
+
+
 @app.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})
 def bench(
     context: typer.Context,

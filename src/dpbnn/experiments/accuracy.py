@@ -1,0 +1,113 @@
+"""The accuracy table: four methods with their priors, private and not, on two networks."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpbnn.experiments.item import Found, Item, Job, Results, Size
+from dpbnn.experiments.pictures import dots, panels, top_legend
+from dpbnn.experiments.settings import METHODS, NETWORKS, best, paper
+from dpbnn.experiments.training import found_by, runs_of
+from dpbnn.experiments.words import by_accountant, figure_of, number, spread, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["ITEM"]
+
+PAPER: dict[tuple[str, str], dict[str, Any]] = {
+    ("sgld", "Gaussian"): {"mlp": [0.90, 0.95], "cnn": [0.95, 0.96], "seconds": 10},
+    ("sgld", "Laplace"): {"mlp": [0.89, 0.90], "cnn": [0.89, 0.89], "seconds": 10},
+    ("bbp", "Gaussian"): {"mlp": [0.80, 0.97], "cnn": [None, None], "seconds": 480},
+    ("bbp", "Laplace"): {"mlp": [0.81, 0.98], "cnn": [None, None], "seconds": 480},
+    ("mc_dropout", "Gaussian"): {"mlp": [0.78, 0.98], "cnn": [0.77, 0.97], "seconds": 9},
+    ("sgd", "none"): {"mlp": [0.77, 0.97], "cnn": [0.95, 0.99], "seconds": 10},
+}
+"""Test accuracy, private and not, and seconds per epoch."""
+accuracies = figure_of("accuracy")
+
+
+def jobs(size: Size) -> Sequence[Job]:
+    """The paper's settings, private and not; the best ones once for each method."""
+    every: list[Job] = []
+    for network in NETWORKS:
+        for method, prior in PAPER:
+            for is_private in (True, False):
+                every += runs_of(paper("mnist", network, method, prior, is_private, size), size)
+        for method in METHODS:
+            every += runs_of(best("mnist", network, method, size), size)
+    return every
+
+
+def results(size: Size, found: Mapping[str, Found]) -> Results:
+    """A row for each method, prior and network."""
+    rows = [_row(network, method, prior, size, found) for network in NETWORKS for method, prior in PAPER]
+    return {"rows": rows}
+
+
+def _row(network: str, method: str, prior: str, size: Size, found: Mapping[str, Found]) -> Results:
+    private, plain = (paper("mnist", network, method, prior, own, size) for own in (True, False))
+    runs = found_by(private, size, found)
+    better = best("mnist", network, method, size) if prior != "Laplace" else None
+    told = PAPER[method, prior]
+    return {
+        "network": network,
+        "method": method,
+        "prior": prior,
+        "settings": private.to_json(),
+        "seeds": [run["seed"] for run in runs],
+        "epsilon": by_accountant(private.plan()),
+        "paper": {"private": told[network][0], "not_private": told[network][1], "seconds_per_epoch": told["seconds"]},
+        "ours": {
+            "private": accuracies(runs),
+            "not_private": accuracies(found_by(plain, size, found)),
+            "seconds_per_epoch": [round(run["seconds"] / private.epochs, 4) for run in runs],
+        },
+        "best": better
+        and {
+            "settings": better.to_json(),
+            "epsilon": by_accountant(better.plan()),
+            "private": accuracies(found_by(better, size, found)),
+        },
+    }
+
+
+def section(found: Results) -> str:
+    """Two tables, and what they say."""
+    parts = []
+    for network, name in NETWORKS.items():
+        rows = [row for row in found["rows"] if row["network"] == network]
+        columns = [name, "prior", "paper", "ours", "best found", "paper, not private", "ours, not private"]
+        lines = [
+            [
+                METHODS[row["method"]],
+                row["prior"],
+                number(row["paper"]["private"], 2),
+                spread(row["ours"]["private"]),
+                spread(row["best"]["private"]) if row["best"] else "-",
+                number(row["paper"]["not_private"], 2),
+                spread(row["ours"]["not_private"]),
+            ]
+            for row in rows
+        ]
+        parts.append(table(columns, lines))
+    return "\n\n".join(parts)
+
+
+def picture(found: Results) -> "Figure":
+    """The paper's figure, ours, and the best found, for each method."""
+    figure, axes = panels(1, 2, height=75)
+    for one, (network, name) in zip(axes, NETWORKS.items(), strict=True):
+        rows = [row for row in found["rows"] if row["network"] == network]
+        names = [f"{METHODS[row['method']]}, {row['prior']}" for row in rows]
+        marks = {
+            "paper": [[row["paper"]["private"]] if row["paper"]["private"] else [] for row in rows],
+            "ours, paper's settings": [row["ours"]["private"] for row in rows],
+            "ours, best settings": [row["best"]["private"] if row["best"] else [] for row in rows],
+            "ours, not private": [row["ours"]["not_private"] for row in rows],
+        }
+        dots(one, names, marks, "test accuracy", name)
+    top_legend(figure, axes[0], columns=4)
+    return figure
+
+
+ITEM = Item("accuracy", "Accuracy", jobs, results, section, picture)

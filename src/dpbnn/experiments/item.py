@@ -1,0 +1,88 @@
+"""What an experiment is made of.
+
+An item names its jobs, makes results of what they found, and of the results alone a picture and a section of the page.
+Pictures and text can so be made again from the results, and a job that several items ask for is done once.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["FULL", "QUICK", "Found", "Item", "Job", "Results", "Size"]
+
+Found = Mapping[str, Any]
+"""What one job found; JSON."""
+Results = dict[str, Any]
+"""Of one item; JSON, and all that its picture and its section are made of."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is done: all of it, as in the paper, or little enough for two CPU cores."""
+
+    name: str
+    seeds: int
+    regression_seeds: int
+    records: int
+    test_records: int
+    epochs: float
+    hidden: tuple[int, ...]
+    draws: int
+    grid: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether figures may be compared with the paper's."""
+        return self.name == "full"
+
+
+FULL = Size("full", 5, 20, 60_000, 10_000, 15, (1200, 1200), 100, 5)
+QUICK = Size("quick", 2, 3, 8_000, 1_000, 3, (100, 100), 20, 2)
+
+
+class Job(Protocol):
+    """One piece of work that is done or not: mostly a training run with one seed."""
+
+    @property
+    def key(self) -> str:
+        """Says what it is, and tells it from all others."""
+        ...
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the outcome depends on, as JSON: with others it is another job."""
+        ...
+
+    @property
+    def together(self) -> Hashable:
+        """Jobs of one kind that agree in this are handed over at once."""
+        ...
+
+    @classmethod
+    def run_all(cls, jobs: Sequence[Self], device: str) -> Iterator[Found]:
+        """What each of these jobs found, in their order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Item:
+    """One table, figure or theorem of the paper, or one beyond it.
+
+    Args:
+        name: what it is called by.
+        title: the heading of its section.
+        jobs: what has to be done.
+        results: what comes out, from what the jobs found, by their keys.
+        section: the text under the heading, without the picture.
+        picture: of the results; None where there is nothing to see.
+    """
+
+    name: str
+    title: str
+    jobs: Callable[[Size], Sequence[Job]]
+    results: Callable[[Size, Mapping[str, Found]], Results]
+    section: Callable[[Results], str]
+    picture: "Callable[[Results], Figure] | None" = None

@@ -1,0 +1,72 @@
+"""Pictures of results, in the style of `dpbnn.plots`."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from dpbnn.plots.style import BLUE, GREEN, GREY, MILLIMETRE, ORANGE, SKY, VERMILION, plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["LINES", "MARKS", "dots", "lines", "panels", "titled", "top_legend"]
+
+MARKS = (("D", GREY), ("o", BLUE), ("^", VERMILION), ("s", GREEN), ("v", ORANGE), ("P", SKY))
+LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
+"""For print: what is in one picture differs in more than colour."""
+
+
+def panels(rows: int, columns: int, width: float = 170, height: float = 60) -> "tuple[Figure, list[Axes]]":
+    """A figure `width` mm wide, each row of panels `height` mm high, and its panels row by row."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((width * MILLIMETRE, rows * height * MILLIMETRE), dpi=200, layout="constrained")
+    axes = [figure.add_subplot(rows, columns, position + 1) for position in range(rows * columns)]
+    for one in axes:
+        plain(one)
+    return figure, axes
+
+
+def top_legend(figure: "Figure", axes: "Axes", columns: int) -> None:
+    """One legend for all panels, above them."""
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=columns, frameon=False, fontsize=7)
+
+
+def titled(axes: "Axes", title: str) -> None:
+    """A panel of many: its own title, and no legend."""
+    axes.set_title(title, loc="left", fontsize=8)
+    if (legend := axes.get_legend()) is not None:
+        legend.remove()
+
+
+def dots(
+    axes: "Axes", names: Sequence[str], marks: Mapping[str, Sequence[Sequence[float]]], label: str, title: str
+) -> None:
+    """For each name, top to bottom, the median of each kind, with a line from the least value to the largest."""
+    for kind, (mark, colour) in zip(marks, MARKS, strict=False):
+        shift = 0.13 * (list(marks).index(kind) - (len(marks) - 1) / 2)
+        full = [(row + shift, own) for row, own in enumerate(marks[kind]) if own]
+        for row, own in full:
+            axes.plot([min(own), max(own)], [row, row], color=colour, linewidth=1)
+        medians = [statistics.median(own) for _, own in full]
+        places = [row for row, _ in full]
+        axes.plot(medians, places, mark, color=colour, markersize=4, linestyle="none", label=kind)
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(axis="x", linewidth=0.3)
+    axes.set_xlabel(label)
+    axes.set_title(title, loc="left", fontsize=8)
+
+
+def lines(
+    axes: "Axes", curves: Mapping[str, tuple[Sequence[float], Sequence[Sequence[float]]]], labels: tuple[str, str]
+) -> None:
+    """For each name the median over runs along x, in a band from the least to the largest."""
+    for (name, (x, runs)), (_, colour), line in zip(curves.items(), MARKS[1:] + MARKS[:1], LINES, strict=False):
+        columns = list(zip(*runs, strict=True))
+        axes.plot(
+            x, [statistics.median(own) for own in columns], color=colour, linestyle=line, linewidth=1.4, label=name
+        )
+        axes.fill_between(x, list(map(min, columns)), list(map(max, columns)), color=colour, alpha=0.2, linewidth=0)
+    axes.set(xlabel=labels[0], ylabel=labels[1])

@@ -1,0 +1,39 @@
+"""From names to files: what ``dpbnn reproduce`` does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dpbnn.experiments import ITEMS
+from dpbnn.experiments.item import Size
+from dpbnn.experiments.page import FOLDER, write_item, write_page
+from dpbnn.experiments.running import Store, run_jobs
+
+__all__ = ["Outcome", "reproduce"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Which items are written, and how many jobs are left of how many."""
+
+    written: tuple[str, ...]
+    left: int
+    jobs: int
+
+
+def reproduce(
+    names: Sequence[str], size: Size, folder: Path, minutes: float | None = None, show: bool = True
+) -> Outcome:
+    """Do what is not done yet, and write all items that are complete."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    store = Store(folder / FOLDER / ".jobs")
+    wanted = {name: list(ITEMS[name].jobs(size)) for name in names}
+    found = run_jobs([job for jobs in wanted.values() for job in jobs], store, device, minutes, show)
+    complete = [name for name, jobs in wanted.items() if all(job.key in found for job in jobs)]
+    for name in complete:
+        write_item(ITEMS[name], ITEMS[name].results(size, found), size, device, folder)
+    write_page(folder)
+    keys = {job.key for jobs in wanted.values() for job in jobs}
+    return Outcome(tuple(complete), len(keys - set(found)), len(keys))

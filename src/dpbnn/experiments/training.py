@@ -1,0 +1,152 @@
+"""Training runs of image classifiers, and everything that is measured on them."""
+
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import dpbnn
+from dpbnn import metrics
+from dpbnn.data import IMAGE_SETS, Images, load_images
+from dpbnn.experiments.item import Found, Size
+from dpbnn.experiments.settings import Setting
+
+__all__ = ["Training", "easy_and_hard", "found_by", "images", "runs_of"]
+
+FOREIGN = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
+"""What a classifier has never seen the like of."""
+DECIMALS = 5
+
+
+@dataclass(frozen=True)
+class Training:
+    """One run of a setting from one seed: the network's initial weights, and the method's own draws.
+
+    Sampling and noise are fresh in every run. What is measured: all figures of `dpbnn.metrics.evaluate` on the test
+    images, the bins behind the calibration errors, what the draws say about two images, and how well doubt tells images
+    of another kind apart.
+    """
+
+    setting: Setting
+    seed: int
+    size: Size
+
+    @property
+    def key(self) -> str:
+        """For example "mnist, CNN, DP-SGLD, 1f0a93, seed 0"."""
+        mark = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:6]
+        return f"{self.setting.label}, {mark}, seed {self.seed}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The setting, and how much is measured."""
+        measured = {"test_records": self.size.test_records, "draws": self.size.draws}
+        return {"setting": self.setting.to_json(), "seed": self.seed} | measured
+
+    @property
+    def together(self) -> Hashable:
+        """Runs of the same length on the same data."""
+        return self.setting.data, self.setting.network, self.setting.steps
+
+    @classmethod
+    def run_all(cls, jobs: "Sequence[Training]", device: str) -> Iterator[Found]:
+        """All at once, where a GPU can."""
+        own = images(jobs[0].setting.data, jobs[0].size, device)
+        setups = []
+        for job in jobs:
+            torch.manual_seed(job.seed)
+            model = job.setting.model().to(device)
+            setups.append(dpbnn.Setup(model, job.setting.method, job.setting.plan(), dpbnn.Categorical(), job.seed))
+        execution = dpbnn.Execution(precision="tf32" if device == "cuda" else None)
+        start = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
+            releases = dpbnn.fit_many(setups, own.x, own.y, execution=execution, progress=False)
+        seconds = (time.perf_counter() - start) / len(jobs)
+        for job, release in zip(jobs, releases, strict=True):
+            yield {"seed": job.seed, "seconds": round(seconds, 3), **_measured(release, own, job)}
+
+
+def runs_of(setting: Setting, size: Size) -> list[Training]:
+    """One for each seed."""
+    return [Training(setting, seed, size) for seed in range(size.seeds)]
+
+
+def found_by(setting: Setting, size: Size, found: Mapping[str, Found]) -> list[Found]:
+    """What the runs of a setting found, by seed."""
+    return [found[run.key] for run in runs_of(setting, size)]
+
+
+@cache
+def images(name: str, size: Size, device: str) -> Images:
+    """As many as are wanted, standardized by public constants, on the device."""
+    every = load_images(name).standardized()
+    train, test = slice(0, size.records), slice(0, size.test_records)
+    return Images(name, every.x[train], every.y[train], every.x_test[test], every.y_test[test]).to(device)
+
+
+@cache
+def easy_and_hard(name: str, size: Size) -> tuple[int, int]:
+    """The test image of a 2 that is most like a 2, and that of a 3 that is least like a 3.
+
+    Likeness takes no training: how much nearer an image is to the mean training image of its own class than to that of
+    any other class.
+    """
+    own = images(name, size, "cpu")
+    means = torch.stack([own.x[own.y == label].mean(dim=0).flatten() for label in range(10)])
+    distances = torch.cdist(own.x_test.flatten(1), means)
+    to_own = distances.gather(1, own.y_test[:, None])[:, 0]
+    to_others = distances.scatter(1, own.y_test[:, None], float("inf")).amin(dim=1)
+    likeness = to_others / to_own
+    easy = torch.where(own.y_test == 2, likeness, float("-inf")).argmax()
+    hard = torch.where(own.y_test == 3, likeness, float("inf")).argmin()
+    return int(easy), int(hard)
+
+
+def _measured(release: dpbnn.Release, own: Images, job: Training) -> dict[str, Any]:
+    how: Any = {"num_draws": job.size.draws, "seed": job.seed}
+    labels = own.y_test.cpu()
+    prediction: Any = release.predict(own.x_test, **how)
+    foreign: Any = release.predict(_foreign(own, job.size), **how)
+    two: Any = release.predict(own.x_test[list(easy_and_hard(own.name, job.size))], keep_draws=True, **how)
+    curve = metrics.classification.reliability_curve(prediction.probabilities, labels)
+    histogram = metrics.classification.confidence_histogram(prediction.probabilities, labels)
+    told_apart = {
+        score: metrics.uncertainty.out_of_distribution_auroc(getattr(prediction, score), getattr(foreign, score))
+        for score in ("mutual_information", "entropy")
+    }
+    return {
+        "epsilon": release.guarantee.epsilon if job.setting.is_private else None,
+        "steps_taken": release.settings["steps_taken"],
+        "figures": {name: round(value, DECIMALS) for name, value in metrics.evaluate(prediction, labels).items()},
+        "reliability": {name: _listed(getattr(curve, name)) for name in ("confidence", "accuracy", "count")},
+        "confidence": {name: _listed(getattr(histogram, name)) for name in ("correct", "wrong")},
+        "easy_and_hard": _listed(two.draws.transpose(0, 1)) if job.seed == 0 else None,
+        "foreign": {score: round(value, DECIMALS) for score, value in told_apart.items()},
+    }
+
+
+@cache
+def _foreign_images(name: str) -> Tensor:
+    return load_images(FOREIGN[name]).x_test
+
+
+def _foreign(own: Images, size: Size) -> Tensor:
+    """Test images of another kind, standardized by the constants of the kind that was learned."""
+    source = IMAGE_SETS[own.name]
+    other = _foreign_images(own.name)[: size.test_records]
+    return ((other - source.mean) / source.deviation).to(own.x_test)
+
+
+def _listed(values: Tensor) -> list[Any]:
+    """As JSON, which has no NaN."""
+    if values.dim() > 1:
+        return [_listed(row) for row in values]
+    return [None if value != value else round(value, DECIMALS) for value in values.tolist()]

@@ -1,0 +1,40 @@
+"""Figures as words and tables, the same way in every section."""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+
+import dpbnn
+from dpbnn.experiments.item import Found
+
+__all__ = ["ACCOUNTANTS", "by_accountant", "figure_of", "number", "spread", "table"]
+
+ACCOUNTANTS = ("pld", "rdp", "gdp")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """In Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def number(value: float | None, decimals: int = 3) -> str:
+    """A dash where there is none."""
+    return "-" if value is None else f"{value:.{decimals}f}"
+
+
+def spread(values: Sequence[float], decimals: int = 3) -> str:
+    """The median, with the least and the largest; a dash where there are none."""
+    if len(values) < 2:
+        return number(values[0] if values else None, decimals)
+    middle, least, largest = (number(own, decimals) for own in (statistics.median(values), min(values), max(values)))
+    return f"{middle} ({least} to {largest})"
+
+
+def figure_of(name: str) -> Callable[[Sequence[Found]], list[float]]:
+    """Of each run the figure of this name."""
+    return lambda runs: [run["figures"][name] for run in runs]
+
+
+def by_accountant(plan: dpbnn.PrivacyPlan) -> dict[str, float]:
+    """Epsilon as each accountant has it; that of GDP is an approximation, which can be too small."""
+    return {name: round(plan.epsilon(accountant=name), 4) for name in ACCOUNTANTS}

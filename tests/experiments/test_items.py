@@ -1,0 +1,144 @@
+"""What comes out of the items' quick versions: the science, not only the files."""
+
+import json
+import statistics
+
+import pytest
+import torch
+
+from dpbnn.data import load_images
+from dpbnn.experiments import FULL, ITEMS, QUICK
+from dpbnn.experiments.page import FOLDER, page
+from dpbnn.experiments.reproducing import reproduce
+from dpbnn.experiments.settings import METHODS, NETWORKS, best, paper
+from dpbnn.types import DpbnnError
+
+SPEC = {
+    "DP-SGD, DP-BBP, DP-MC Dropout": (0.8645, 0.9544, 0.8344),
+    "DP-SGLD": (0.8937, 0.9888, 0.8613),
+    "the paper's regression": (4.1944, 4.8010, 4.2083),
+    "little noise, rare records": (4.2351, 5.3292, 0.9764),
+    "a common setting": (1.8282, 2.1014, 1.6177),
+    "large batches": (2.5320, 2.7686, 2.4259),
+}
+
+
+@pytest.fixture(scope="module")
+def images_are_there():
+    try:
+        load_images("mnist"), load_images("fashion-mnist")
+    except DpbnnError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory, images_are_there):
+    folder = tmp_path_factory.mktemp("quick")
+    outcome = reproduce(list(ITEMS), QUICK, folder, show=False)
+    assert outcome.written == tuple(ITEMS)
+    assert outcome.left == 0
+    again = reproduce(list(ITEMS), QUICK, folder, minutes=-1, show=False)
+    assert again == outcome, "what is done is not done again"
+    found = {name: json.loads((folder / FOLDER / f"{name}.json").read_text()) for name in ITEMS}
+    return found | {"page": page(folder)}
+
+
+def of(rows, **wanted):
+    (row,) = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    return row
+
+
+def middle(values):
+    return statistics.median(values)
+
+
+def test_epsilon_comes_out_by_every_accountant(tmp_path):
+    reproduce(["accountants"], QUICK, tmp_path, show=False)
+    found = json.loads((tmp_path / FOLDER / "accountants.json").read_text())
+    points = {what: curve[-1] for what, curve in found["curves"].items()}
+    points |= {row["what"]: row["epsilon"] for row in found["rows"]}
+    assert set(points) == set(SPEC)
+    for what, expected in SPEC.items():
+        assert [points[what][name] for name in ("pld", "rdp", "gdp")] == pytest.approx(expected, abs=2e-4), what
+    for curve in found["curves"].values():
+        for name in ("pld", "rdp", "gdp"):
+            assert [point[name] for point in curve] == sorted(point[name] for point in curve)
+        assert all(point["gdp"] < point["pld"] < point["rdp"] for point in curve)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("method", METHODS)
+def test_settings_keep_the_papers_budget(network, method):
+    assert paper("mnist", network, method, "Gaussian", True, FULL).plan().epsilon() <= 0.894
+    assert best("mnist", network, method, FULL).plan().epsilon() <= 0.894
+    assert paper("mnist", network, method, "Gaussian", False, FULL).plan().epsilon() == float("inf")
+
+
+@pytest.mark.slow
+def test_privacy_costs_accuracy_and_better_settings_win_some_back(results):
+    rows = results["accuracy"]["rows"]
+    assert len(rows) == 12
+    for method in ("sgld", "bbp"):
+        row = of(rows, network="mlp", method=method, prior="Gaussian")
+        assert middle(row["ours"]["private"]) < middle(row["ours"]["not_private"])
+    for network in NETWORKS:
+        row = of(rows, network=network, method="mc_dropout")
+        assert middle(row["best"]["private"]) > middle(row["ours"]["private"]) + 0.2
+    assert all(0.1 <= min(row["ours"]["private"]) <= 1 for row in rows)
+    assert all(len(row["ours"]["private"]) == QUICK.seeds == len(row["seeds"]) for row in rows)
+    assert {row["paper"]["private"] for row in rows if row["network"] == "cnn" and row["method"] == "bbp"} == {None}
+
+
+@pytest.mark.slow
+def test_the_worst_bin_is_worse_than_the_average(results):
+    for row in results["calibration"]["rows"]:
+        for kind in ("private_", ""):
+            ece, mce = row["ours"][f"{kind}ece"], row["ours"][f"{kind}mce"]
+            assert all(0 <= one <= other <= 1 for one, other in zip(ece, mce, strict=True))
+    assert results["calibration"]["bins"] == 15
+
+
+@pytest.mark.slow
+def test_bins_hold_all_test_images_of_all_seeds(results):
+    total = QUICK.seeds * QUICK.test_records
+    for row in results["reliability"]["rows"]:
+        assert sum(row["bins"]["count"]) == total
+        assert all(
+            (count == 0) == (own is None)
+            for count, own in zip(row["bins"]["count"], row["bins"]["accuracy"], strict=True)
+        )
+    for row in results["confidence"]["rows"]:
+        assert sum(row["counts"]["correct"]) + sum(row["counts"]["wrong"]) == total
+    assert len(results["reliability"]["rows"]) == 11
+    assert len(results["confidence"]["rows"]) == 6
+
+
+@pytest.mark.slow
+def test_the_easy_digit_is_easy_and_the_hard_one_hard(results):
+    found = results["posterior-of-a-digit"]
+    labels = load_images("mnist").y_test
+    assert [int(labels[found["images"][digit]]) for digit in ("easy", "hard")] == [2, 3]
+    for row in found["rows"]:
+        easy, hard = (torch.tensor(row["draws"][digit]) for digit in ("easy", "hard"))
+        torch.testing.assert_close(easy.sum(dim=1), torch.ones(len(easy)), rtol=0, atol=1e-3)
+        if not (row["method"] == "mc_dropout" and row["is_private"]):  # which has learned nothing
+            assert easy[:, 2].mean() > 0.5 > hard[:, 3].mean()
+
+
+@pytest.mark.slow
+def test_doubt_tells_garments_from_digits(results):
+    for row in results["out-of-distribution"]["rows"]:
+        for scores in row["ours"].values():
+            assert all(0 <= value <= 1 for values in scores.values() for value in values)
+            if row["method"] == "sgd":
+                assert set(scores["mutual_information"]) == {0.5}, "a point estimate has none"
+        if row["method"] in ("sgld", "bbp") and row["network"] == "mlp":
+            assert middle(row["ours"]["private"]["mutual_information"]) > 0.55
+
+
+@pytest.mark.slow
+def test_the_page_has_a_section_for_every_item(results):
+    for item in ITEMS.values():
+        assert f"\n## {item.title}\n" in results["page"]
+        assert f"({FOLDER}/{item.name}.json)" in results["page"]
+    assert results["page"].count("A quick version") == len(ITEMS)
