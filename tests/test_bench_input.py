@@ -212,7 +212,7 @@ def test_that_matplotlib_is_not_there_is_said_once(bench, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, _, err = bench("report")
     assert code == 0
-    assert err == "No picture without matplotlib; pip install 'dpbnn[plots]' adds it.\n"
+    assert err == "No picture without matplotlib; pip install -e '.[plots]' adds it.\n"
 
 
 def test_that_opacus_is_not_there_is_said_once(bench, monkeypatch, capfd):
@@ -220,7 +220,7 @@ def test_that_opacus_is_not_there_is_said_once(bench, monkeypatch, capfd):
     bench("report", "--check")
     assert not sys.modules["variants"].opacus_is_there()
     assert not sys.modules["variants"].opacus_is_there()
-    assert capfd.readouterr().err == "Opacus is not installed and left out: pip install 'dpbnn[bench]' adds it.\n"
+    assert capfd.readouterr().err == "Opacus is not installed and left out: pip install -e '.[bench]' adds it.\n"
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_ratios_far_apart_are_shown_on_a_logarithmic_axis(bench, values, are_rat
     assert axes.get_xscale() == scale
     low, high = axes.get_xlim()
     assert all(low < value < high for value in values)
-    assert axes.get_xlabel() == ("time, log scale" if scale == "log" else "time")
+    assert axes.get_xlabel() == ("time (log)" if scale == "log" else "time")
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")

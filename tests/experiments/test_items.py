@@ -137,6 +137,39 @@ def test_doubt_tells_garments_from_digits(results):
 
 
 @pytest.mark.slow
+def test_samplers_of_the_family_are_at_temperature_one_half(results):
+    rows = results["family"]["rows"]
+    for row in rows:
+        assert row["epsilon"] == sorted(row["epsilon"])
+        assert len(row["epsilon"]) == len(row["steps"]) == len(row["ours"][0]) == QUICK.epochs
+        if row["family"] == "DP-SGLD":
+            assert row["temperature"] == pytest.approx(0.5, rel=1e-6)
+    assert len({row["temperature"] for row in rows if row["family"] == "DP-SGD"}) > 2
+
+
+@pytest.mark.slow
+def test_larger_batches_make_only_the_sampler_more_private(results):
+    def epsilons(factor, family):
+        rows = [row for row in results["factors"]["rows"] if (row["factor"], row["family"]) == (factor, family)]
+        assert [row["value"] for row in rows] == sorted(row["value"] for row in rows)
+        return [row["epsilon"] for row in rows]
+
+    assert epsilons("batch_size", "DP-SGD")[0] < epsilons("batch_size", "DP-SGD")[-1]
+    assert epsilons("batch_size", "DP-SGLD")[0] > epsilons("batch_size", "DP-SGLD")[-1]
+    assert len(set(epsilons("rate", "DP-SGD"))) == 1
+    assert epsilons("rate", "DP-SGLD")[0] < epsilons("rate", "DP-SGLD")[-1]
+
+
+@pytest.mark.slow
+def test_private_methods_learn_along_the_way(results):
+    for row in results["accuracy-by-epoch"]["rows"]:
+        assert row["epoch"] == sorted(row["epoch"])
+        assert row["epoch"][-1] == pytest.approx(QUICK.epochs, rel=0.1)
+        if row["method"] != "mc_dropout":
+            assert all(run[-1] > run[0] + 0.2 for run in row["ours"])
+
+
+@pytest.mark.slow
 def test_the_page_has_a_section_for_every_item(results):
     for item in ITEMS.values():
         assert f"\n## {item.title}\n" in results["page"]

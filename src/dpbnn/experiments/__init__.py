@@ -7,8 +7,12 @@ JSON file; its picture and its section of the page are made of that file alone.
 from dpbnn.experiments import (
     accountants,
     accuracy,
+    accuracy_by_epoch,
     calibration,
     confidence,
+    factors,
+    family,
+    fashion,
     out_of_distribution,
     posterior_of_a_digit,
     reliability,
@@ -25,7 +29,11 @@ ITEMS: dict[str, Item] = {
         confidence,
         reliability,
         posterior_of_a_digit,
+        accuracy_by_epoch,
+        family,
+        factors,
         accountants,
+        fashion,
         out_of_distribution,
     )
 }

@@ -18,7 +18,7 @@ from dpbnn.data import IMAGE_SETS, Images, load_images
 from dpbnn.experiments.item import Found, Size
 from dpbnn.experiments.settings import Setting
 
-__all__ = ["Training", "easy_and_hard", "found_by", "images", "runs_of"]
+__all__ = ["Training", "easy_and_hard", "execution_on", "found_by", "images", "mark_of", "runs_of", "trained"]
 
 FOREIGN = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
 """What a classifier has never seen the like of."""
@@ -41,8 +41,7 @@ class Training:
     @property
     def key(self) -> str:
         """For example "mnist, CNN, DP-SGLD, 1f0a93, seed 0"."""
-        mark = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:6]
-        return f"{self.setting.label}, {mark}, seed {self.seed}"
+        return f"{self.setting.label}, {mark_of(self.settings)}, seed {self.seed}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -59,19 +58,33 @@ class Training:
     def run_all(cls, jobs: "Sequence[Training]", device: str) -> Iterator[Found]:
         """All at once, where a GPU can."""
         own = images(jobs[0].setting.data, jobs[0].size, device)
-        setups = []
-        for job in jobs:
-            torch.manual_seed(job.seed)
-            model = job.setting.model().to(device)
-            setups.append(dpbnn.Setup(model, job.setting.method, job.setting.plan(), dpbnn.Categorical(), job.seed))
-        execution = dpbnn.Execution(precision="tf32" if device == "cuda" else None)
         start = time.perf_counter()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
-            releases = dpbnn.fit_many(setups, own.x, own.y, execution=execution, progress=False)
+        releases = trained([(job.setting, job.seed) for job in jobs], own, device)
         seconds = (time.perf_counter() - start) / len(jobs)
         for job, release in zip(jobs, releases, strict=True):
             yield {"seed": job.seed, "seconds": round(seconds, 3), **_measured(release, own, job)}
+
+
+def trained(runs: Sequence[tuple[Setting, int]], own: Images, device: str) -> list[dpbnn.Release]:
+    """What comes out of settings with their seeds, all at once where a GPU can."""
+    setups = []
+    for setting, seed in runs:
+        torch.manual_seed(seed)
+        model = setting.model().to(device)
+        setups.append(dpbnn.Setup(model, setting.method, setting.plan(), dpbnn.Categorical(), seed))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
+        return dpbnn.fit_many(setups, own.x, own.y, execution=execution_on(device), progress=False)
+
+
+def execution_on(device: str) -> dpbnn.Execution:
+    """In TF32 on a GPU; norms, clipping and noise are not touched by that."""
+    return dpbnn.Execution(precision="tf32" if device == "cuda" else None)
+
+
+def mark_of(settings: Mapping[str, Any]) -> str:
+    """Tells settings apart in a key."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:6]
 
 
 def runs_of(setting: Setting, size: Size) -> list[Training]:

@@ -1,0 +1,109 @@
+"""Runs that are looked at along the way: after each epoch, or some twenty times."""
+
+import warnings
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+import dpbnn
+from dpbnn.experiments.item import Found, Size
+from dpbnn.experiments.settings import Setting
+from dpbnn.experiments.training import execution_on, images, mark_of, trained
+
+__all__ = ["Iterates", "Watched"]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A setting with a seed."""
+
+    setting: Setting
+    seed: int
+    size: Size
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The setting, and how much is measured."""
+        return {"setting": self.setting.to_json(), "seed": self.seed, "test_records": self.size.test_records}
+
+
+@dataclass(frozen=True)
+class Iterates(_Run):
+    """A run of plain DP-SGD, or of DP-SGLD, whose iterate after each epoch is tried on the test images; a job.
+
+    DP-SGD is trained as the sampler that it is: DP-SGLD with learning rate eta / n, at the temperature that its noise
+    implies, has the same iterates, and keeps them.
+    """
+
+    @property
+    def key(self) -> str:
+        """For example "mnist, CNN, DP-SGD, 1f0a93, seed 0, by epoch"."""
+        return f"{self.setting.label}, {mark_of(self.settings)}, seed {self.seed}, by epoch"
+
+    @property
+    def together(self) -> Hashable:
+        """Runs of the same length on the same data."""
+        return self.setting.data, self.setting.network, self.setting.steps
+
+    @classmethod
+    def run_all(cls, jobs: "Sequence[Iterates]", device: str) -> Iterator[Found]:
+        """All at once, where a GPU can."""
+        own = images(jobs[0].setting.data, jobs[0].size, device)
+        releases = trained([(_keeping(job.setting), job.seed) for job in jobs], own, device)
+        for job, release in zip(jobs, releases, strict=True):
+            prediction: Any = release.predict(own.x_test, num_draws=job.setting.steps, seed=0, keep_draws=True)
+            correct = prediction.draws.argmax(dim=-1) == own.y_test.cpu()
+            accuracy = [round(value, 5) for value in correct.double().mean(dim=1).tolist()]
+            yield {"seed": job.seed, "accuracy": accuracy, "temperature": release.settings["temperature"]}
+
+
+def _keeping(setting: Setting) -> Setting:
+    """The sampler with the same iterates, which keeps one for each epoch; the last is the last of the run."""
+    epochs, steps, method = max(2, round(setting.epochs)), setting.steps, setting.method
+    sampler = method.as_sgld(setting.plan())[0] if isinstance(method, dpbnn.SGD) else method
+    assert isinstance(sampler, dpbnn.SGLD)
+    thin = steps // epochs
+    keep = dpbnn.KeepSamples(burn_in=steps - 1 - (epochs - 1) * thin, thin=thin)
+    return replace(setting, method=replace(sampler, keep_as=keep))
+
+
+@dataclass(frozen=True)
+class Watched(_Run):
+    """A run of any method whose posterior so far is tried on the test images some twenty times; a job."""
+
+    @property
+    def key(self) -> str:
+        """For example "mnist, MLP, DP-BBP, 1f0a93, seed 0, watched"."""
+        return f"{self.setting.label}, {mark_of(self.settings)}, seed {self.seed}, watched"
+
+    @property
+    def together(self) -> Hashable:
+        """Each by itself."""
+        return self.key
+
+    @classmethod
+    def run_all(cls, jobs: "Sequence[Watched]", device: str) -> Iterator[Found]:
+        """One after another."""
+        for job in jobs:
+            setting = job.setting
+            own = images(setting.data, job.size, device)
+            torch.manual_seed(job.seed)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
+                release = dpbnn.fit(
+                    setting.model().to(device),
+                    own.x,
+                    own.y,
+                    method=setting.method,
+                    plan=setting.plan(),
+                    likelihood=dpbnn.Categorical(),
+                    seed=job.seed,
+                    execution=execution_on(device),
+                    public_data=(own.x_test, own.y_test),
+                    progress=False,
+                )
+            epochs = [round(point["step"] * setting.batch_size / setting.records, 3) for point in release.history]
+            accuracy = [round(point["public_accuracy"], 5) for point in release.history]
+            yield {"seed": job.seed, "epoch": epochs, "accuracy": accuracy}

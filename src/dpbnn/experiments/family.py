@@ -1,0 +1,159 @@
+"""DP-SGLD inside the DP-SGD family: accuracy against epsilon over a grid of clip norms and noise, epoch by epoch.
+
+Every DP-SGD run is a Langevin sampler at some temperature; the paper's DP-SGLD is the one at 1/2, whose noise follows
+from learning rate and clip norm. The paper compares learning rates of 0.25 for DP-SGD with 1e-5 for DP-SGLD, which is
+0.6 in the same units. Here both rates are run both ways.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import dpbnn
+from dpbnn.experiments.along_the_way import Iterates
+from dpbnn.experiments.item import Found, Item, Job, Results, Size
+from dpbnn.experiments.pictures import panels, titled, top_legend
+from dpbnn.experiments.settings import Setting, langevin_noise
+from dpbnn.experiments.words import number, table
+from dpbnn.plots.style import GREY, VERMILION
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["ITEM"]
+
+CLIP_NORMS, NOISES = (0.5, 1.0, 1.5, 2.0, 5.0), (0.5, 0.9, 1.3, 2.0, 3.0)
+RATES = (0.25, 0.6)
+"""Of DP-SGD; those of DP-SGLD are these over the number of records."""
+
+
+def members(rate: float, size: Size) -> dict[str, list[Setting]]:
+    """The DP-SGD runs of the grid, and the DP-SGLD runs at temperature 1/2, one for each clip norm."""
+    step = max(1, (len(CLIP_NORMS) - 1) // max(1, size.grid - 1))
+    clip_norms, noises = CLIP_NORMS[::step], NOISES[::step]
+    method = dpbnn.SGD(rate)
+
+    def of(clip_norm: float, noise: float | None) -> Setting:
+        own = Setting("mnist", "cnn", method, size.records, epochs=size.epochs, clip_norm=clip_norm)
+        level = langevin_noise(rate / size.records, own) if noise is None else noise
+        return Setting(
+            "mnist", "cnn", method, size.records, epochs=size.epochs, clip_norm=clip_norm, noise_multiplier=level
+        )
+
+    return {
+        "DP-SGD": [of(clip_norm, noise) for clip_norm in clip_norms for noise in noises],
+        "DP-SGLD": [of(clip_norm, None) for clip_norm in clip_norms],
+    }
+
+
+def runs_of(setting: Setting, size: Size) -> list[Iterates]:
+    """One for each seed."""
+    return [Iterates(setting, seed, size) for seed in range(size.seeds)]
+
+
+def jobs(size: Size) -> Sequence[Job]:
+    """The grid at both rates."""
+    return [
+        run
+        for rate in RATES
+        for settings in members(rate, size).values()
+        for setting in settings
+        for run in runs_of(setting, size)
+    ]
+
+
+def results(size: Size, found: Mapping[str, Found]) -> Results:
+    """For each member its temperature, and accuracy and epsilon after each epoch."""
+    rows = []
+    for rate in RATES:
+        for family, settings in members(rate, size).items():
+            for setting in settings:
+                runs = [found[run.key] for run in runs_of(setting, size)]
+                plan, count = setting.plan(), len(runs[0]["accuracy"])
+                thin = setting.steps // count
+                steps = [setting.steps - (count - 1 - index) * thin for index in range(count)]
+                rows.append(
+                    {
+                        "rate": rate,
+                        "family": family,
+                        "clip_norm": setting.clip_norm,
+                        "noise_multiplier": setting.noise_multiplier,
+                        "temperature": runs[0]["temperature"],
+                        "seeds": [run["seed"] for run in runs],
+                        "steps": steps,
+                        "epsilon": [round(plan.epsilon(steps=taken), 4) for taken in steps],
+                        "ours": [run["accuracy"] for run in runs],
+                    }
+                )
+    return {"settings": {"batch_size": 256, "epochs": size.epochs, "delta": 1e-5}, "rows": rows}
+
+
+PANELS = {
+    "as in the paper: DP-SGD at 0.25, DP-SGLD at 0.6": (0.25, 0.6),
+    "both at 0.25": (0.25, 0.25),
+    "both at 0.6": (0.6, 0.6),
+}
+"""Learning rates of DP-SGD and of DP-SGLD, in units of DP-SGD."""
+
+
+def section(found: Results) -> str:
+    """Beside each sampler the best of the family that is at least as private, at any epoch."""
+    parts = [
+        "Every member of the family is a Langevin sampler at the temperature that its noise implies; DP-SGLD is that "
+        "at 1/2. Accuracy is that of the last iterate alone. Beside each DP-SGLD run stands the DP-SGD run of the grid "
+        "with the best accuracy, after any epoch, at no larger epsilon:"
+    ]
+    for title, (rate, of_sampler) in PANELS.items():
+        others = [row for row in found["rows"] if row["family"] == "DP-SGD" and row["rate"] == rate]
+        rows = []
+        for row in found["rows"]:
+            if row["family"] == "DP-SGLD" and row["rate"] == of_sampler:
+                epsilon, own = row["epsilon"][-1], _medians(row)[-1]
+                better = max(_points(others, epsilon), default=None, key=lambda point: point[0])
+                rows.append([f"{row['clip_norm']:g}", number(epsilon), number(own), *_described(better)])
+        columns = ["clip norm", "epsilon", "DP-SGLD", "best DP-SGD", "its clip norm, noise", "its temperature"]
+        parts.append(f"*{title}*\n\n{table(columns, rows)}")
+    return "\n\n".join(parts)
+
+
+def _medians(row: Results) -> list[float]:
+    return [statistics.median(own) for own in zip(*row["ours"], strict=True)]
+
+
+def _points(rows: Sequence[Results], at_most: float) -> list[tuple[float, Results]]:
+    """Accuracies that are reached within this epsilon."""
+    return [
+        (accuracy, row)
+        for row in rows
+        for accuracy, epsilon in zip(_medians(row), row["epsilon"], strict=True)
+        if epsilon <= at_most
+    ]
+
+
+def _described(point: tuple[float, Results] | None) -> list[str]:
+    if point is None:
+        return ["-", "-", "-"]
+    accuracy, row = point
+    return [number(accuracy), f"{row['clip_norm']:g}, {row['noise_multiplier']:g}", f"{row['temperature']:.3g}"]
+
+
+def picture(found: Results) -> "Figure":
+    """Accuracy against epsilon: a line for each member, a dot for each epoch."""
+    figure, axes = panels(1, 3, height=65)
+    for one, (title, (rate, of_sampler)) in zip(axes, PANELS.items(), strict=True):
+        kinds = {"DP-SGD": (rate, GREY, 0.6, 2), "DP-SGLD": (of_sampler, VERMILION, 1.4, 3)}
+        for family, (own, colour, width, order) in kinds.items():
+            rows = [row for row in found["rows"] if row["family"] == family and row["rate"] == own]
+            for index, row in enumerate(rows):
+                one.plot(
+                    row["epsilon"], _medians(row), marker=".", markersize=3, color=colour, linewidth=width,
+                    zorder=order, label=family if index == 0 else None,
+                )  # fmt: skip
+        one.set_xscale("log")
+        one.set(xlabel="epsilon (log)", ylabel="test accuracy", ylim=(0, 1))
+        titled(one, title.replace(": ", ":\n"))
+    top_legend(figure, axes[0], columns=2)
+    return figure
+
+
+ITEM = Item("family", "DP-SGLD in the family of DP-SGD", jobs, results, section, picture)
