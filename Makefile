@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Two workers with one thread each beat one worker with two on these small tests.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 .PHONY: help install demo lint test test-slow test-gpu bench clean
 

@@ -13,6 +13,8 @@ from dpbnn.experiments.reproducing import reproduce
 from dpbnn.experiments.settings import METHODS, NETWORKS, best, paper
 from dpbnn.types import DpbnnError
 
+pytestmark = pytest.mark.xdist_group("reproduce")  # one worker, which runs everything once
+
 SPEC = {
     "DP-SGD, DP-BBP, DP-MC Dropout": (0.8645, 0.9544, 0.8344),
     "DP-SGLD": (0.8937, 0.9888, 0.8613),

@@ -40,7 +40,7 @@ class Size:
 
 
 FULL = Size("full", 5, 20, 60_000, 10_000, 15, (1200, 1200), 100, 5)
-QUICK = Size("quick", 2, 3, 8_000, 1_000, 3, (100, 100), 20, 2)
+QUICK = Size("quick", 2, 3, 8_000, 500, 3, (100, 100), 10, 2)
 
 
 class Job(Protocol):
