@@ -9,8 +9,9 @@ trial of the model and steps take on top of the libraries. Opacus is left out if
 
 from typing import TYPE_CHECKING
 
+from dpbnn.plots.style import panels
 from measure import Build, Step, take_turns
-from pictures import bars, panels
+from pictures import bars
 from program import Figures, Options, Program, Results, Table, positive
 from variants import (
     NETWORKS,

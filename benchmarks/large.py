@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 import dpbnn
 from dpbnn.execution import computing_in
+from dpbnn.plots.style import panels
 from large_networks import LanguageModel, NextToken, PictureTransformer, WideResNet
 from measure import Step, device, peak_megabytes, take_turns
-from pictures import bars, panels
+from pictures import bars
 from program import Figures, Options, Program, Results, Table, positive
 from variants import OPACUS, Network, Take, Variant, opacus_is_there, plain_step, step_of_fit
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import dpbnn
+from dpbnn.plots.style import panels
 from measure import device, take_turns
-from pictures import bars, panels
+from pictures import bars
 from program import Figures, Options, Program, Results, Table, positive
 from recurrent import GRU, LSTM
 from variants import clipped_gradient, plain_gradient

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import dpbnn
 from dpbnn.methods import Method
+from dpbnn.plots.style import panels
 from measure import Step, take_turns
-from pictures import bars, panels
+from pictures import bars
 from program import Figures, Options, Program, Results, Table, positive
 from variants import LEARNING_RATE, NETWORKS, step_of_fit
 

@@ -3,30 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dpbnn.plots.style import BLUE, GREEN, GREY, INK, MILLIMETRE, ORANGE, SKY, VERMILION, plain
+from dpbnn.plots.style import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "HATCHES", "bars", "panels", "parts", "top_legend"]
+__all__ = ["COLOURS", "HATCHES", "bars", "parts"]
 
 COLOURS = (BLUE, ORANGE, GREEN, VERMILION, SKY, GREY, "#CC79A7", "#F0E442")
 HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++", "oo")
 """For print: what lies beside each other differs in more than colour."""
 PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
 """Behind a figure, so that no line crosses it."""
-
-
-def panels(rows: int, columns: int, width: float = 170, height: float = 60) -> "tuple[Figure, list[Axes]]":
-    """A figure `width` mm wide, each row of panels `height` mm high, and its panels row by row."""
-    from matplotlib.figure import Figure
-
-    figure = Figure((width * MILLIMETRE, rows * height * MILLIMETRE), dpi=200, layout="constrained")
-    axes = [figure.add_subplot(rows, columns, position + 1) for position in range(rows * columns)]
-    for one in axes:
-        plain(one)
-    return figure, axes
 
 
 def bars(axes: "Axes", values: Mapping[str, float | None], title: str, label: str, one: bool = True) -> None:
@@ -80,8 +68,3 @@ def parts(
     axes.invert_yaxis()
     axes.set_xlabel(label)
     axes.set_title(title, loc="left", fontsize=8)
-
-
-def top_legend(figure: "Figure", axes: "Axes", columns: int) -> None:
-    """One legend for all panels, above them."""
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=columns, frameon=False, fontsize=7)

@@ -16,10 +16,11 @@ from torch import nn
 
 import dpbnn
 from dpbnn.clipping.objective import Objective
+from dpbnn.plots.style import panels
 from dpbnn.posterior import DropoutNetwork, MeanField, Posterior, WeightSamples
 from dpbnn.predict import predict
 from measure import Step, device, take_turns
-from pictures import bars, panels
+from pictures import bars
 from program import Figures, Options, Program, Results, Table, positive
 from variants import NETWORKS as PAPERS
 from variants import Network

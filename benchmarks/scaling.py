@@ -17,11 +17,12 @@ import torch
 import dpbnn
 from dpbnn.clipping.objective import Objective
 from dpbnn.methods.keeping import Keeping
+from dpbnn.plots.style import panels
 from dpbnn.posterior import MeanField
 from dpbnn.predict import predict
 from large_networks import LanguageModel, NextToken
 from measure import Build, Step, device, take_turns
-from pictures import COLOURS, panels
+from pictures import COLOURS
 from program import Figures, Options, Program, Results, Table, positive
 from variants import NETWORKS, Network, Variant, plain_step, private_step
 

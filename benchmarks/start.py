@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import track
 
-from pictures import panels, parts, top_legend
+from dpbnn.plots.style import panels, top_legend
+from pictures import parts
 from program import Figures, Options, Program, Results, Table, positive
 from variants import NETWORKS
 

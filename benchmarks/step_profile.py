@@ -19,10 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from dpbnn.plots.style import panels, top_legend
 from large import FIRST_STEPS, SMALL, Sequences
 from large_networks import LanguageModel, NextToken
 from measure import Step, device, take_turns
-from pictures import panels, parts, top_legend
+from pictures import parts
 from program import Figures, Options, Program, Results, Table, positive
 from variants import NETWORKS as PAPERS
 from variants import Network, plain_step, private_step, step_of_fit

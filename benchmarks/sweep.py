@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 import dpbnn
+from dpbnn.plots.style import panels
 from measure import Step, device, take_turns
-from pictures import bars, panels
+from pictures import bars
 from program import Figures, Options, Program, Results, Table, positive
 
 if TYPE_CHECKING:

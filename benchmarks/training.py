@@ -17,8 +17,9 @@ from torch import Tensor
 
 import dpbnn
 from dpbnn.methods import Method
+from dpbnn.plots.style import panels
 from measure import Step, device, take_turns
-from pictures import bars, panels
+from pictures import bars
 from program import Figures, Options, Program, Results, Table, positive
 from variants import CLIP_NORM, LEARNING_RATE, NETWORKS, NOISE, OPACUS, Network, opacus_is_there, plain_step
 

@@ -177,6 +177,9 @@ def mean_of_the_first(own, x):
 
 def positions_by_batch_size(own, x):
     own.calls += 1
+    own.kept.setdefault("mask", torch.tensor([True, False]))
+    own.kept.setdefault("odd", torch.tensor([math.nan, math.inf]))
+    own.kept.setdefault("whole", torch.arange(3))
     return own.kept.setdefault(len(x), torch.arange(3.0))
 
 

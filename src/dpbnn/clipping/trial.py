@@ -251,7 +251,9 @@ def _attributes(model: nn.Module) -> Iterator[tuple[str, object]]:
 def _is_same(first: object, second: object) -> bool:
     """Tensors, numbers and collections of them by value; of anything else nothing is known."""
     if isinstance(first, Tensor) and isinstance(second, Tensor):
-        return first.shape == second.shape and torch.allclose(first, second, equal_nan=True)
+        if first.is_floating_point() and first.shape == second.shape and first.dtype == second.dtype:
+            return torch.allclose(first, second, equal_nan=True)
+        return torch.equal(first, second)
     if isinstance(first, dict) and isinstance(second, dict):
         return first.keys() == second.keys() and all(_is_same(value, second[key]) for key, value in first.items())
     if isinstance(first, (list, tuple, deque)) and isinstance(second, (list, tuple, deque)):

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import dpbnn
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
-from dpbnn.experiments.pictures import lines, panels, top_legend
+from dpbnn.experiments.pictures import lines
 from dpbnn.experiments.words import ACCOUNTANTS, by_accountant, number, table
+from dpbnn.plots.style import panels, top_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

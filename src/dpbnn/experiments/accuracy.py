@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
-from dpbnn.experiments.pictures import dots, panels, top_legend
+from dpbnn.experiments.pictures import dots
 from dpbnn.experiments.settings import METHODS, NETWORKS, best, paper
 from dpbnn.experiments.training import found_by, runs_of
 from dpbnn.experiments.words import by_accountant, figure_of, number, spread, table
+from dpbnn.plots.style import panels, top_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

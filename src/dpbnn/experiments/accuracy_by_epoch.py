@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 from dpbnn.experiments.along_the_way import Watched
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
-from dpbnn.experiments.pictures import lines, panels, top_legend
+from dpbnn.experiments.pictures import lines
 from dpbnn.experiments.settings import METHODS, NETWORKS, paper
 from dpbnn.experiments.words import by_accountant, spread, table
+from dpbnn.plots.style import panels, top_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ from dpbnn.experiments.item import Found, Size
 from dpbnn.experiments.settings import Setting
 from dpbnn.experiments.training import execution_on, images, mark_of, trained
 
-__all__ = ["Iterates", "Watched"]
+__all__ = ["Iterates", "Watched", "iterates_of"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,11 @@ class Iterates(_Run):
             correct = prediction.draws.argmax(dim=-1) == own.y_test.cpu()
             accuracy = [round(value, 5) for value in correct.double().mean(dim=1).tolist()]
             yield {"seed": job.seed, "accuracy": accuracy, "temperature": release.settings["temperature"]}
+
+
+def iterates_of(setting: Setting, size: Size) -> list[Iterates]:
+    """One run for each seed."""
+    return [Iterates(setting, seed, size) for seed in range(size.seeds)]
 
 
 def _keeping(setting: Setting) -> Setting:

@@ -7,11 +7,12 @@ import torch
 
 from dpbnn import plots
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
-from dpbnn.experiments.pictures import panels, titled
+from dpbnn.experiments.pictures import titled
 from dpbnn.experiments.reliability import PANELS, named, settings_of
 from dpbnn.experiments.training import found_by, runs_of
 from dpbnn.experiments.words import table
 from dpbnn.metrics.classification import ConfidenceHistogram
+from dpbnn.plots.style import panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import dpbnn
-from dpbnn.experiments.along_the_way import Iterates
+from dpbnn.experiments.along_the_way import iterates_of
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
-from dpbnn.experiments.pictures import MARKS, panels, titled, top_legend
+from dpbnn.experiments.pictures import MARKS, titled
 from dpbnn.experiments.settings import Setting, langevin_noise
 from dpbnn.experiments.words import number, spread, table
+from dpbnn.plots.style import panels, top_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,11 +40,6 @@ def settings_of(factor: str, family: str, size: Size) -> dict[float, Setting]:
     return found
 
 
-def runs_of(setting: Setting, size: Size) -> list[Iterates]:
-    """One for each seed."""
-    return [Iterates(setting, seed, size) for seed in range(size.seeds)]
-
-
 def jobs(size: Size) -> Sequence[Job]:
     """Both factors in both families."""
     return [
@@ -51,7 +47,7 @@ def jobs(size: Size) -> Sequence[Job]:
         for factor in FACTORS
         for family in FAMILIES
         for setting in settings_of(factor, family, size).values()
-        for run in runs_of(setting, size)
+        for run in iterates_of(setting, size)
     ]
 
 
@@ -61,7 +57,7 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
     for factor in FACTORS:
         for family in FAMILIES:
             for value, setting in settings_of(factor, family, size).items():
-                runs = [found[run.key] for run in runs_of(setting, size)]
+                runs = [found[run.key] for run in iterates_of(setting, size)]
                 rows.append(
                     {
                         "factor": factor,

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import dpbnn
-from dpbnn.experiments.along_the_way import Iterates
+from dpbnn.experiments.along_the_way import iterates_of
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
-from dpbnn.experiments.pictures import panels, titled, top_legend
+from dpbnn.experiments.pictures import titled
 from dpbnn.experiments.settings import Setting, langevin_noise
 from dpbnn.experiments.words import number, table
-from dpbnn.plots.style import GREY, VERMILION
+from dpbnn.plots.style import GREY, VERMILION, panels, top_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,11 +46,6 @@ def members(rate: float, size: Size) -> dict[str, list[Setting]]:
     }
 
 
-def runs_of(setting: Setting, size: Size) -> list[Iterates]:
-    """One for each seed."""
-    return [Iterates(setting, seed, size) for seed in range(size.seeds)]
-
-
 def jobs(size: Size) -> Sequence[Job]:
     """The grid at both rates."""
     return [
@@ -58,7 +53,7 @@ def jobs(size: Size) -> Sequence[Job]:
         for rate in RATES
         for settings in members(rate, size).values()
         for setting in settings
-        for run in runs_of(setting, size)
+        for run in iterates_of(setting, size)
     ]
 
 
@@ -68,7 +63,7 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
     for rate in RATES:
         for family, settings in members(rate, size).items():
             for setting in settings:
-                runs = [found[run.key] for run in runs_of(setting, size)]
+                runs = [found[run.key] for run in iterates_of(setting, size)]
                 plan, count = setting.plan(), len(runs[0]["accuracy"])
                 thin = setting.steps // count
                 steps = [setting.steps - (count - 1 - index) * thin for index in range(count)]

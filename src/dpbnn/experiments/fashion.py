@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
-from dpbnn.experiments.pictures import dots, panels, top_legend
-from dpbnn.experiments.settings import METHODS, NETWORKS, Setting, best, paper
-from dpbnn.experiments.training import found_by, runs_of
-from dpbnn.experiments.words import by_accountant, figure_of, spread, table
+from dpbnn.experiments.pictures import dots
+from dpbnn.experiments.settings import METHODS, NETWORKS
+from dpbnn.experiments.training import rows_in_three_ways, runs_in_three_ways
+from dpbnn.experiments.words import figure_of, spread, table
+from dpbnn.plots.style import panels, top_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,41 +17,22 @@ __all__ = ["ITEM"]
 
 KINDS = {"private": "private", "best": "private, best settings", "not_private": "not private"}
 FIGURES = {"accuracy": "accuracy", "expected_calibration_error": "ECE"}
-
-
-def settings_of(network: str, method: str, size: Size) -> dict[str, Setting]:
-    """The settings of MNIST, without any tuning on garments; a Gaussian prior, none for SGD."""
-    prior = "none" if method == "sgd" else "Gaussian"
-    private, plain = (paper("fashion-mnist", network, method, prior, own, size) for own in (True, False))
-    return dict(zip(KINDS, (private, best("fashion-mnist", network, method, size), plain), strict=True))
+PRIORS = dict.fromkeys(METHODS, "Gaussian") | {"sgd": "none"}
+"""The settings of MNIST, without any tuning on garments."""
 
 
 def jobs(size: Size) -> Sequence[Job]:
-    """Four methods on two networks."""
-    every = [settings_of(network, method, size) for network in NETWORKS for method in METHODS]
-    return [run for settings in every for setting in settings.values() for run in runs_of(setting, size)]
+    """Four methods on two networks, in three ways."""
+    return runs_in_three_ways("fashion-mnist", PRIORS, size)
 
 
 def results(size: Size, found: Mapping[str, Found]) -> Results:
     """A row for each network and method."""
-    rows = []
-    for network in NETWORKS:
-        for method in METHODS:
-            settings = settings_of(network, method, size)
-            runs = {kind: found_by(setting, size, found) for kind, setting in settings.items()}
-            rows.append(
-                {
-                    "network": network,
-                    "method": method,
-                    "settings": {kind: setting.to_json() for kind, setting in settings.items()},
-                    "seeds": [run["seed"] for run in runs["private"]],
-                    "epsilon": {kind: by_accountant(settings[kind].plan()) for kind in ("private", "best")},
-                    "ours": {
-                        kind: {figure: figure_of(figure)(own) for figure in FIGURES} for kind, own in runs.items()
-                    },
-                }
-            )
-    return {"rows": rows}
+    return {"rows": rows_in_three_ways("fashion-mnist", PRIORS, size, found, _measured)}
+
+
+def _measured(runs: Sequence[Found]) -> dict[str, list[float]]:
+    return {name: figure_of(name)(runs) for name in FIGURES}
 
 
 def section(found: Results) -> str:

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
-from dpbnn.experiments.pictures import dots, panels, top_legend
-from dpbnn.experiments.settings import METHODS, NETWORKS, Setting, best, paper
-from dpbnn.experiments.training import found_by, runs_of
-from dpbnn.experiments.words import by_accountant, spread, table
+from dpbnn.experiments.pictures import dots
+from dpbnn.experiments.settings import METHODS, NETWORKS
+from dpbnn.experiments.training import rows_in_three_ways, runs_in_three_ways
+from dpbnn.experiments.words import spread, table
+from dpbnn.plots.style import panels, top_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,41 +17,21 @@ __all__ = ["ITEM"]
 
 SCORES = {"mutual_information": "mutual information", "entropy": "entropy"}
 KINDS = ("private", "best", "not_private")
-
-
-def settings_of(network: str, method: str, size: Size) -> dict[str, Setting]:
-    """The paper's with a Gaussian prior, private and not, and the best."""
-    private, plain = (paper("mnist", network, method, "Gaussian", own, size) for own in (True, False))
-    return dict(zip(KINDS, (private, best("mnist", network, method, size), plain), strict=True))
+PRIORS = dict.fromkeys(METHODS, "Gaussian")
 
 
 def jobs(size: Size) -> Sequence[Job]:
-    """Runs of the accuracy and calibration tables."""
-    every = [settings_of(network, method, size) for network in NETWORKS for method in METHODS]
-    return [run for settings in every for setting in settings.values() for run in runs_of(setting, size)]
+    """Four methods on two networks, in three ways."""
+    return runs_in_three_ways("mnist", PRIORS, size)
 
 
 def results(size: Size, found: Mapping[str, Found]) -> Results:
     """The area under the ROC curve by each score."""
-    rows = []
-    for network in NETWORKS:
-        for method in METHODS:
-            settings = settings_of(network, method, size)
-            runs = {kind: found_by(setting, size, found) for kind, setting in settings.items()}
-            rows.append(
-                {
-                    "network": network,
-                    "method": method,
-                    "settings": {kind: setting.to_json() for kind, setting in settings.items()},
-                    "seeds": [run["seed"] for run in runs["private"]],
-                    "epsilon": {kind: by_accountant(settings[kind].plan()) for kind in ("private", "best")},
-                    "ours": {
-                        kind: {score: [run["foreign"][score] for run in own] for score in SCORES}
-                        for kind, own in runs.items()
-                    },
-                }
-            )
-    return {"rows": rows}
+    return {"rows": rows_in_three_ways("mnist", PRIORS, size, found, _measured)}
+
+
+def _measured(runs: Sequence[Found]) -> dict[str, list[float]]:
+    return {score: [run["foreign"][score] for run in runs] for score in SCORES}
 
 
 def section(found: Results) -> str:

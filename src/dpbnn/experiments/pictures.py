@@ -4,33 +4,16 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dpbnn.plots.style import BLUE, GREEN, GREY, MILLIMETRE, ORANGE, SKY, VERMILION, plain
+from dpbnn.plots.style import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-__all__ = ["LINES", "MARKS", "dots", "lines", "panels", "titled", "top_legend"]
+__all__ = ["LINES", "MARKS", "dots", "lines", "titled"]
 
 MARKS = (("D", GREY), ("o", BLUE), ("^", VERMILION), ("s", GREEN), ("v", ORANGE), ("P", SKY))
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
 """For print: what is in one picture differs in more than colour."""
-
-
-def panels(rows: int, columns: int, width: float = 170, height: float = 60) -> "tuple[Figure, list[Axes]]":
-    """A figure `width` mm wide, each row of panels `height` mm high, and its panels row by row."""
-    from matplotlib.figure import Figure
-
-    figure = Figure((width * MILLIMETRE, rows * height * MILLIMETRE), dpi=200, layout="constrained")
-    axes = [figure.add_subplot(rows, columns, position + 1) for position in range(rows * columns)]
-    for one in axes:
-        plain(one)
-    return figure, axes
-
-
-def top_legend(figure: "Figure", axes: "Axes", columns: int) -> None:
-    """One legend for all panels, above them."""
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=columns, frameon=False, fontsize=7)
 
 
 def titled(axes: "Axes", title: str) -> None:

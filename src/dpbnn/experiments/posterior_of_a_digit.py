@@ -7,11 +7,12 @@ import torch
 
 from dpbnn import plots
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
-from dpbnn.experiments.pictures import panels, titled
+from dpbnn.experiments.pictures import titled
 from dpbnn.experiments.reliability import BAYESIAN, named
 from dpbnn.experiments.settings import METHODS, Setting, paper
 from dpbnn.experiments.training import Training, easy_and_hard
 from dpbnn.experiments.words import table
+from dpbnn.plots.style import panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,7 +15,7 @@ import dpbnn
 from dpbnn.experiments.item import Size
 from dpbnn.methods import Method
 
-__all__ = ["DELTA", "EPSILON", "METHODS", "NETWORKS", "PRIORS", "Setting", "best", "paper"]
+__all__ = ["DELTA", "EPSILON", "METHODS", "NETWORKS", "PRIORS", "Setting", "best", "paper", "three_ways"]
 
 DELTA, EPSILON = 1e-5, 0.894
 """The budget: epsilon by PLD of the paper's DP-SGLD."""
@@ -113,6 +113,12 @@ def best(data: str, network: str, method: str, size: Size) -> Setting:
         hidden=size.hidden,
         batch_size=found.batch_size * size.records // found.records if found.batch_size > 256 else 256,
     )
+
+
+def three_ways(data: str, network: str, method: str, prior: str, size: Size) -> dict[str, Setting]:
+    """The paper's setting, the best one, and the paper's without privacy."""
+    private, plain = (paper(data, network, method, prior, own, size) for own in (True, False))
+    return {"private": private, "best": best(data, network, method, size), "not_private": plain}
 
 
 GAUSSIAN = PRIORS["Gaussian"]

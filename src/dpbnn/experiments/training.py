@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,9 +16,21 @@ import dpbnn
 from dpbnn import metrics
 from dpbnn.data import IMAGE_SETS, Images, load_images
 from dpbnn.experiments.item import Found, Size
-from dpbnn.experiments.settings import Setting
+from dpbnn.experiments.settings import METHODS, NETWORKS, Setting, three_ways
+from dpbnn.experiments.words import by_accountant
 
-__all__ = ["Training", "easy_and_hard", "execution_on", "found_by", "images", "mark_of", "runs_of", "trained"]
+__all__ = [
+    "Training",
+    "easy_and_hard",
+    "execution_on",
+    "found_by",
+    "images",
+    "mark_of",
+    "rows_in_three_ways",
+    "runs_in_three_ways",
+    "runs_of",
+    "trained",
+]
 
 FOREIGN = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
 """What a classifier has never seen the like of."""
@@ -95,6 +107,37 @@ def runs_of(setting: Setting, size: Size) -> list[Training]:
 def found_by(setting: Setting, size: Size, found: Mapping[str, Found]) -> list[Found]:
     """What the runs of a setting found, by seed."""
     return [found[run.key] for run in runs_of(setting, size)]
+
+
+def runs_in_three_ways(data: str, priors: Mapping[str, str], size: Size) -> list[Training]:
+    """Of all methods, each with its prior, on both networks."""
+    every = [three_ways(data, network, method, priors[method], size) for network in NETWORKS for method in METHODS]
+    return [run for settings in every for setting in settings.values() for run in runs_of(setting, size)]
+
+
+def rows_in_three_ways(
+    data: str,
+    priors: Mapping[str, str],
+    size: Size,
+    found: Mapping[str, Found],
+    measured: Callable[[Sequence[Found]], Any],
+) -> list[dict[str, Any]]:
+    """What these runs found: a row for each network and method, with what is `measured` on the runs of each way."""
+    rows = []
+    for network in NETWORKS:
+        for method in METHODS:
+            settings = three_ways(data, network, method, priors[method], size)
+            rows.append(
+                {
+                    "network": network,
+                    "method": method,
+                    "settings": {way: setting.to_json() for way, setting in settings.items()},
+                    "seeds": list(range(size.seeds)),
+                    "epsilon": {way: by_accountant(settings[way].plan()) for way in ("private", "best")},
+                    "ours": {way: measured(found_by(setting, size, found)) for way, setting in settings.items()},
+                }
+            )
+    return rows
 
 
 @cache

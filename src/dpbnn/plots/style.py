@@ -31,8 +31,10 @@ __all__ = [
     "names_or",
     "outline",
     "panel_below",
+    "panels",
     "plain",
     "start",
+    "top_legend",
     "whole_ticks",
 ]
 
@@ -94,6 +96,22 @@ def panel_below(axes: "Axes") -> "Axes":
         below = axes.figure.add_subplot(parts[1], sharex=axes)
     plain(below)
     return below
+
+
+def panels(rows: int, columns: int, width: float = 170, height: float = 60) -> "tuple[Figure, list[Axes]]":
+    """A figure `width` mm wide, each row of panels `height` mm high, and its panels row by row."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((width * MILLIMETRE, rows * height * MILLIMETRE), dpi=200, layout="constrained")
+    axes = [figure.add_subplot(rows, columns, position + 1) for position in range(rows * columns)]
+    for one in axes:
+        plain(one)
+    return figure, axes
+
+
+def top_legend(figure: "Figure", axes: "Axes", columns: int) -> None:
+    """One legend for all panels, above them."""
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=columns, frameon=False, fontsize=7)
 
 
 def plain(axes: "Axes") -> None:
