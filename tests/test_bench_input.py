@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from dpbnn.plots.style import panels
+
 ROOT = Path(__file__).parent.parent
 MODULES = {file.stem for file in (ROOT / "benchmarks").glob("*.py")} - {"__main__"}
 SMALL = '''"""A program that does next to nothing."""
@@ -230,7 +232,7 @@ def test_that_opacus_is_not_there_is_said_once(bench, monkeypatch, capfd):
 def test_ratios_far_apart_are_shown_on_a_logarithmic_axis(bench, values, are_ratios, scale):
     bench("report", "--check")
     pictures = sys.modules["pictures"]
-    _, (axes,) = pictures.panels(1, 1)
+    _, (axes,) = panels(1, 1)
     pictures.bars(axes, {str(value): value for value in values} | {"failed": None}, "", "time", are_ratios)
     assert axes.get_xscale() == scale
     low, high = axes.get_xlim()
