@@ -130,17 +130,16 @@ def test_the_progress_bar_shows_steps_epsilon_and_public_measures_alone(tmp_path
     for scale in ("1", "1000"):
         master, slave = os.openpty()
         environment = os.environ | {"TERM": "xterm", "COLUMNS": "140", "PYTHONWARNINGS": "error"}
-        subprocess.run(
-            [sys.executable, "-c", script, scale], stderr=slave, stdout=subprocess.PIPE, check=True, env=environment
-        )
+        run = subprocess.Popen([sys.executable, "-c", script, scale], stderr=slave, env=environment)
         os.close(slave)
         text = b""
-        try:
+        try:  # read while it writes: on a slow machine it shows more than a terminal holds, and would wait
             while part := os.read(master, 65536):
                 text += part
         except OSError:
             pass
         os.close(master)
+        assert run.wait() == 0
         shown.append(text.decode())
     for text in shown:
         assert "20/20" in text
