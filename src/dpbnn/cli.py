@@ -120,6 +120,7 @@ def reproduce(
     minutes: Annotated[
         float | None, typer.Option(help="Begin nothing new after so many; the same call goes on.")
     ] = None,
+    draw: Annotated[bool, typer.Option("--draw", help="Run nothing: pictures and page from the JSON files.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Run the paper's experiments again, and write down what comes out beside what the paper says.
@@ -130,8 +131,18 @@ def reproduce(
 
     from dpbnn import _validate
     from dpbnn.experiments import FULL, ITEMS, QUICK
+    from dpbnn.experiments.page import FOLDER, write_page
     from dpbnn.experiments.reproducing import reproduce as run
+    from dpbnn.types import DpbnnError
 
+    folder = Path(out or ("reproduction-quick" if quick else "docs"))
+    if draw:
+        if not list((folder / FOLDER).glob("*.json")):
+            message = f"--draw must find results in {folder / FOLDER}, got none; run dpbnn reproduce NAME first."
+            raise DpbnnError(message)
+        write_page(folder, draw=True)
+        typer.echo(f"{folder / 'reproduction.md'} and its pictures show what the JSON files hold.")
+        return
     if not names:
         listed = {name: item.title for name, item in ITEMS.items()}
         typer.echo(json.dumps(listed, indent=2) if as_json else "\n".join(f"{n:24}{t}" for n, t in listed.items()))
@@ -140,7 +151,6 @@ def reproduce(
         _validate.one_of("NAME", name, [*ITEMS, "all"])
     if minutes is not None:
         _validate.positive("--minutes", minutes)
-    folder = Path(out or ("reproduction-quick" if quick else "docs"))
     chosen = list(ITEMS) if "all" in names else list(dict.fromkeys(names))
     outcome = run(chosen, QUICK if quick else FULL, folder, minutes)
     if as_json:

@@ -9,8 +9,9 @@ import torch
 from dpbnn.data import load_images
 from dpbnn.experiments import FULL, ITEMS, QUICK
 from dpbnn.experiments.page import FOLDER, page
+from dpbnn.experiments.recipes import best
 from dpbnn.experiments.reproducing import reproduce
-from dpbnn.experiments.settings import METHODS, NETWORKS, best, paper
+from dpbnn.experiments.settings import METHODS, NETWORKS, paper
 from dpbnn.types import DpbnnError
 
 pytestmark = pytest.mark.xdist_group("reproduce")  # one worker, which runs everything once

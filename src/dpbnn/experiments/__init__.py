@@ -9,13 +9,17 @@ from dpbnn.experiments import (
     accuracy,
     accuracy_by_epoch,
     calibration,
+    comparison,
     confidence,
+    convergence,
     factors,
     family,
     fashion,
     out_of_distribution,
     posterior_of_a_digit,
+    regression,
     reliability,
+    tuning,
 )
 from dpbnn.experiments.item import FULL, QUICK, Item, Size
 
@@ -32,9 +36,13 @@ ITEMS: dict[str, Item] = {
         accuracy_by_epoch,
         family,
         factors,
+        regression,
+        comparison,
         accountants,
+        convergence,
         fashion,
         out_of_distribution,
+        tuning,
     )
 }
 """In the order of the page."""

@@ -1,18 +1,15 @@
 """Runs that are looked at along the way: after each epoch, or some twenty times."""
 
-import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import torch
+from typing import Any, ClassVar
 
 import dpbnn
 from dpbnn.experiments.item import Found, Size
 from dpbnn.experiments.settings import Setting
-from dpbnn.experiments.training import execution_on, images, mark_of, trained
+from dpbnn.experiments.training import fitted, images, mark_of, trained
 
-__all__ = ["Iterates", "Watched", "iterates_of"]
+__all__ = ["Iterates", "Watched", "iterates_of", "keeping"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +19,7 @@ class _Run:
     setting: Setting
     seed: int
     size: Size
+    on_host: ClassVar[bool] = False
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -51,7 +49,7 @@ class Iterates(_Run):
     def run_all(cls, jobs: "Sequence[Iterates]", device: str) -> Iterator[Found]:
         """All at once, where a GPU can."""
         own = images(jobs[0].setting.data, jobs[0].size, device)
-        releases = trained([(_keeping(job.setting), job.seed) for job in jobs], own, device)
+        releases = trained([(keeping(job.setting, _epochs(job.setting)), job.seed) for job in jobs], own, device)
         for job, release in zip(jobs, releases, strict=True):
             prediction: Any = release.predict(own.x_test, num_draws=job.setting.steps, seed=0, keep_draws=True)
             correct = prediction.draws.argmax(dim=-1) == own.y_test.cpu()
@@ -64,13 +62,17 @@ def iterates_of(setting: Setting, size: Size) -> list[Iterates]:
     return [Iterates(setting, seed, size) for seed in range(size.seeds)]
 
 
-def _keeping(setting: Setting) -> Setting:
-    """The sampler with the same iterates, which keeps one for each epoch; the last is the last of the run."""
-    epochs, steps, method = max(2, round(setting.epochs)), setting.steps, setting.method
+def _epochs(setting: Setting) -> int:
+    return max(2, round(setting.epochs))
+
+
+def keeping(setting: Setting, count: int) -> Setting:
+    """The sampler with the same iterates, which keeps so many of them, evenly spaced; the last is the run's last."""
+    steps, method = setting.steps, setting.method
     sampler = method.as_sgld(setting.plan())[0] if isinstance(method, dpbnn.SGD) else method
     assert isinstance(sampler, dpbnn.SGLD)
-    thin = steps // epochs
-    keep = dpbnn.KeepSamples(burn_in=steps - 1 - (epochs - 1) * thin, thin=thin)
+    thin = steps // count
+    keep = dpbnn.KeepSamples(burn_in=steps - 1 - (count - 1) * thin, thin=thin)
     return replace(setting, method=replace(sampler, keep_as=keep))
 
 
@@ -94,21 +96,7 @@ class Watched(_Run):
         for job in jobs:
             setting = job.setting
             own = images(setting.data, job.size, device)
-            torch.manual_seed(job.seed)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
-                release = dpbnn.fit(
-                    setting.model().to(device),
-                    own.x,
-                    own.y,
-                    method=setting.method,
-                    plan=setting.plan(),
-                    likelihood=dpbnn.Categorical(),
-                    seed=job.seed,
-                    execution=execution_on(device),
-                    public_data=(own.x_test, own.y_test),
-                    progress=False,
-                )
+            release = fitted(setting, job.seed, own, device, public_data=(own.x_test, own.y_test))
             epochs = [round(point["step"] * setting.batch_size / setting.records, 3) for point in release.history]
             accuracy = [round(point["public_accuracy"], 5) for point in release.history]
             yield {"seed": job.seed, "epoch": epochs, "accuracy": accuracy}

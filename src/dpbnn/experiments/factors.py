@@ -34,7 +34,9 @@ def settings_of(factor: str, family: str, size: Size) -> dict[float, Setting]:
     found = {}
     for value in values:
         rate, batch_size = (0.25, int(value)) if factor == "batch_size" else (value, 256)
-        own = Setting("mnist", "cnn", dpbnn.SGD(rate), size.records, batch_size, size.epochs)
+        own = Setting(
+            "mnist", size.network_of_grids, dpbnn.SGD(rate), size.records, batch_size, size.epochs, hidden=size.hidden
+        )
         noise = 1.3 if family == "DP-SGD" else langevin_noise(rate / size.records, own)
         found[value] = replace(own, noise_multiplier=noise)
     return found

@@ -7,6 +7,7 @@ from learning rate and clip norm. The paper compares learning rates of 0.25 for 
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import dpbnn
@@ -34,11 +35,11 @@ def members(rate: float, size: Size) -> dict[str, list[Setting]]:
     method = dpbnn.SGD(rate)
 
     def of(clip_norm: float, noise: float | None) -> Setting:
-        own = Setting("mnist", "cnn", method, size.records, epochs=size.epochs, clip_norm=clip_norm)
-        level = langevin_noise(rate / size.records, own) if noise is None else noise
-        return Setting(
-            "mnist", "cnn", method, size.records, epochs=size.epochs, clip_norm=clip_norm, noise_multiplier=level
-        )
+        own = Setting(
+            "mnist", size.network_of_grids, method, size.records, epochs=size.epochs, clip_norm=clip_norm,
+            hidden=size.hidden,
+        )  # fmt: skip
+        return replace(own, noise_multiplier=langevin_noise(rate / size.records, own) if noise is None else noise)
 
     return {
         "DP-SGD": [of(clip_norm, noise) for clip_norm in clip_norms for noise in noises],

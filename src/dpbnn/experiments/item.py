@@ -38,9 +38,14 @@ class Size:
         """Whether figures may be compared with the paper's."""
         return self.name == "full"
 
+    @property
+    def network_of_grids(self) -> str:
+        """Trained so often that it must be quick."""
+        return "cnn" if self.is_full else "mlp"
+
 
 FULL = Size("full", 5, 20, 60_000, 10_000, 15, (1200, 1200), 100, 5)
-QUICK = Size("quick", 2, 3, 8_000, 500, 3, (100, 100), 10, 2)
+QUICK = Size("quick", 2, 3, 6_000, 500, 3, (100, 100), 10, 2)
 
 
 class Job(Protocol):
@@ -59,6 +64,11 @@ class Job(Protocol):
     @property
     def together(self) -> Hashable:
         """Jobs of one kind that agree in this are handed over at once."""
+        ...
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it leaves a GPU alone."""
         ...
 
     @classmethod

@@ -5,13 +5,9 @@ The page is made of the JSON files alone, so that no figure on it is typed by ha
 
 import io
 import json
-import platform
-from collections.abc import Mapping
-from datetime import date
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from dpbnn.experiments import ITEMS
 from dpbnn.experiments.item import Item, Results, Size
@@ -33,36 +29,38 @@ not include that.
 """
 
 
-def write_item(item: Item, results: Results, size: Size, device: str, folder: Path) -> None:
-    """What came out, and its picture."""
-    about = {"name": item.name, "size": size.name, **_machine(device)}
-    whole = about | results
-    files = {f"{item.name}.json": f"{json.dumps(whole, indent=1)}\n".encode()}
-    if item.picture is not None:
-        files |= _drawn(item, whole)
-    for name, contents in files.items():
-        write(folder / FOLDER / name, contents)
+def write_item(item: Item, results: Results, size: Size, about: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """What came out, and its picture; `about` is where and when each of its jobs was done, and how long it took."""
+    where = {name: ", ".join(sorted({own[name] for own in about})) for name in ("device", "torch", "python", "date")}
+    seconds = round(sum(own["seconds"] for own in about), 1)
+    whole = {"name": item.name, "size": size.name, **where, "seconds": seconds} | results
+    write(folder / FOLDER / f"{item.name}.json", f"{json.dumps(whole, indent=1)}\n".encode())
+    _draw(item, whole, folder)
 
 
-def write_page(folder: Path) -> None:
-    """All items that have results."""
+def write_page(folder: Path, draw: bool = False) -> None:
+    """All items that have results; with their pictures drawn again if wanted."""
+    for item, results in _written(folder):
+        if draw:
+            _draw(item, results, folder)
     write(folder / PAGE, page(folder).encode())
 
 
 def page(folder: Path) -> str:
     """From the JSON files."""
-    sections = [HEAD]
+    return "\n".join([HEAD, *(_section(item, results) for item, results in _written(folder))])
+
+
+def _written(folder: Path) -> Iterator[tuple[Item, Results]]:
     for item in ITEMS.values():
         file = folder / FOLDER / f"{item.name}.json"
         if file.is_file():
-            results = json.loads(file.read_text())
-            sections.append(_section(item, results))
-    return "\n".join(sections)
+            yield item, json.loads(file.read_text())
 
 
 def _section(item: Item, results: Mapping[str, Any]) -> str:
     how = f"`dpbnn reproduce {item.name}{'' if results['size'] == 'full' else ' --quick'}`"
-    where = f"{results['device']}, torch {results['torch']}, {results['date']}"
+    where = f"{results['device']}, torch {results['torch']}, {results['date']}, {results['seconds']:.0f} s"
     picture = [f"![{item.name}]({FOLDER}/{item.name}.svg)\n"] if item.picture is not None else []
     text = [f"## {item.title}\n", item.section(dict(results)) + "\n", *picture]
     if results["size"] != "full":
@@ -70,18 +68,16 @@ def _section(item: Item, results: Mapping[str, Any]) -> str:
     return "\n".join([*text, f"{how} ({where}), [{item.name}.json]({FOLDER}/{item.name}.json)\n"])
 
 
-def _drawn(item: Item, results: Results) -> dict[str, bytes]:
+def _draw(item: Item, results: Results, folder: Path) -> None:
+    """As SVG and PNG."""
     import matplotlib
 
-    assert item.picture is not None
+    if item.picture is None:
+        return
     svg, png = io.BytesIO(), io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": item.name}):  # the same results give the same file
         figure = item.picture(results)
         figure.savefig(svg, format="svg", metadata={"Date": None})
         figure.savefig(png, format="png", dpi=200)
-    return {f"{item.name}.svg": svg.getvalue(), f"{item.name}.png": png.getvalue()}
-
-
-def _machine(device: str) -> dict[str, str]:
-    name = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    return {"device": name, "torch": torch.__version__, "python": platform.python_version(), "date": f"{date.today()}"}
+    write(folder / FOLDER / f"{item.name}.svg", svg.getvalue())
+    write(folder / FOLDER / f"{item.name}.png", png.getvalue())

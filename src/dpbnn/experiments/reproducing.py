@@ -30,10 +30,12 @@ def reproduce(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     store = Store(folder / FOLDER / ".jobs")
     wanted = {name: list(ITEMS[name].jobs(size)) for name in names}
-    found = run_jobs([job for jobs in wanted.values() for job in jobs], store, device, minutes, show)
-    complete = [name for name, jobs in wanted.items() if all(job.key in found for job in jobs)]
+    done = run_jobs([job for jobs in wanted.values() for job in jobs], store, device, minutes, show)
+    found = {key: own.found for key, own in done.items()}
+    complete = [name for name, jobs in wanted.items() if all(job.key in done for job in jobs)]
     for name in complete:
-        write_item(ITEMS[name], ITEMS[name].results(size, found), size, device, folder)
+        about = [done[job.key].about for job in wanted[name]]
+        write_item(ITEMS[name], ITEMS[name].results(size, found), size, about, folder)
     write_page(folder)
     keys = {job.key for jobs in wanted.values() for job in jobs}
-    return Outcome(tuple(complete), len(keys - set(found)), len(keys))
+    return Outcome(tuple(complete), len(keys - set(done)), len(keys))

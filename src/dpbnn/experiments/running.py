@@ -8,21 +8,32 @@ Guarantees:
 import hashlib
 import json
 import os
+import platform
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dpbnn.experiments.item import Found, Job
 
-__all__ = ["Store", "run_jobs", "write"]
+__all__ = ["Done", "Store", "run_jobs", "write"]
 
 AT_ONCE = 10
 """Jobs that are handed over at a time."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a job found, on which machine and day, and its share of the seconds that its batch took."""
+
+    found: Found
+    about: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -31,18 +42,17 @@ class Store:
 
     folder: Path
 
-    def found(self, job: Job) -> Found | None:
-        """What the job found, if it is done."""
+    def done(self, job: Job) -> Done | None:
+        """What is known of the job, if it is done."""
         file = self._file(job)
         if not file.is_file():
             return None
-        kept: dict[str, Any] = json.loads(file.read_text())
-        found: Found = kept["found"]
-        return found
+        kept = json.loads(file.read_text())
+        return Done(kept["found"], kept["about"])
 
-    def keep(self, job: Job, found: Found) -> None:
+    def keep(self, job: Job, done: Done) -> None:
         """Write down what the job found."""
-        text = json.dumps({"key": job.key, "settings": job.settings, "found": found})
+        text = json.dumps({"key": job.key, "settings": job.settings, "found": done.found, "about": done.about})
         write(self._file(job), text.encode())
 
     def _file(self, job: Job) -> Path:
@@ -51,23 +61,31 @@ class Store:
         return self.folder / f"{mark}.json"
 
 
-def run_jobs(jobs: Iterable[Job], store: Store, device: str, minutes: float | None, show: bool) -> Mapping[str, Found]:
+def run_jobs(jobs: Iterable[Job], store: Store, device: str, minutes: float | None, show: bool) -> Mapping[str, Done]:
     """What all jobs found, by their keys; those that are not done are done now, until the time is up."""
     every = list({job.key: job for job in jobs}.values())
-    found = {job.key: own for job in every if (own := store.found(job)) is not None}
-    left = [job for job in every if job.key not in found]
+    done = {job.key: own for job in every if (own := store.done(job)) is not None}
+    left = [job for job in every if job.key not in done]
     end = time.monotonic() + 60 * (minutes if minutes is not None else float("inf"))
     with _progress(show and bool(left)) as bar:
-        task = bar.add_task("", total=len(every), completed=len(found))
+        task = bar.add_task("", total=len(every), completed=len(done))
         for some in _batches(left):
             if time.monotonic() > end:
                 break
             bar.update(task, description=some[0].key)
-            for job, own in zip(some, type(some[0]).run_all(some, device), strict=True):
-                store.keep(job, own)
-                found[job.key] = json.loads(json.dumps(own))
+            start = time.monotonic()
+            for place, (job, result) in enumerate(zip(some, type(some[0]).run_all(some, device), strict=True), start=1):
+                seconds = round((time.monotonic() - start) / place, 3)
+                about = _machine("cpu" if job.on_host else device) | {"seconds": seconds}
+                done[job.key] = Done(json.loads(json.dumps(result)), about)
+                store.keep(job, done[job.key])
                 bar.advance(task)
-    return found
+    return done
+
+
+def _machine(device: str) -> dict[str, str]:
+    name = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    return {"device": name, "torch": torch.__version__, "python": platform.python_version(), "date": f"{date.today()}"}
 
 
 def _batches(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:

@@ -1,4 +1,4 @@
-"""How the paper's classifiers are trained: by its settings, and by the best that were found at the same epsilon.
+"""How the paper's classifiers are trained, by its own settings; `dpbnn.experiments.recipes` has better ones.
 
 The paper trains for 15 epochs of batches of 256 with clip norm 1.5; noise 1.3, or for DP-SGLD the noise that its
 learning rate means (Theorem 1 as corrected: s = B / (sqrt(eta) n C)). Where it says nothing, the runs without privacy
@@ -15,7 +15,7 @@ import dpbnn
 from dpbnn.experiments.item import Size
 from dpbnn.methods import Method
 
-__all__ = ["DELTA", "EPSILON", "METHODS", "NETWORKS", "PRIORS", "Setting", "best", "paper", "three_ways"]
+__all__ = ["DELTA", "EPSILON", "METHODS", "NETWORKS", "PRIORS", "Setting", "langevin_noise", "paper"]
 
 DELTA, EPSILON = 1e-5, 0.894
 """The budget: epsilon by PLD of the paper's DP-SGLD."""
@@ -96,42 +96,3 @@ def paper(data: str, network: str, method: str, prior: str, is_private: bool, si
 def langevin_noise(rate: float, setting: Setting) -> float:
     """``s = B / (sqrt(eta) n C)``: what makes a DP-SGD step of eta n one of Langevin dynamics at temperature 1/2."""
     return setting.batch_size / (math.sqrt(rate) * setting.records * setting.clip_norm)
-
-
-def best(data: str, network: str, method: str, size: Size) -> Setting:
-    """The best that was found within the budget (`dpbnn.experiments.tuning` says how), private."""
-    found = BEST[network, method]
-    own = found.method
-    if isinstance(own, dpbnn.SGLD) and isinstance(own.learning_rate, float):
-        own = replace(own, learning_rate=own.learning_rate * found.records / size.records)
-    return replace(
-        found,
-        data=data,
-        method=own,
-        records=size.records,
-        epochs=found.epochs * size.epochs / 15,
-        hidden=size.hidden,
-        batch_size=found.batch_size * size.records // found.records if found.batch_size > 256 else 256,
-    )
-
-
-def three_ways(data: str, network: str, method: str, prior: str, size: Size) -> dict[str, Setting]:
-    """The paper's setting, the best one, and the paper's without privacy."""
-    private, plain = (paper(data, network, method, prior, own, size) for own in (True, False))
-    return {"private": private, "best": best(data, network, method, size), "not_private": plain}
-
-
-GAUSSIAN = PRIORS["Gaussian"]
-LARGE: Any = {"batch_size": 1024, "clip_norm": 1.0}
-BEST = {
-    ("mlp", "sgld"): Setting("mnist", "mlp", dpbnn.SGLD(5e-6, GAUSSIAN, temperature=0.5)),
-    ("mlp", "bbp"): Setting("mnist", "mlp", dpbnn.BBP(0.7, GAUSSIAN), **LARGE),
-    ("mlp", "mc_dropout"): Setting("mnist", "mlp", dpbnn.MCDropout(0.7, GAUSSIAN), dropout=0.1, **LARGE),
-    ("mlp", "sgd"): Setting("mnist", "mlp", dpbnn.SGD(0.7), **LARGE),
-    ("cnn", "sgld"): Setting("mnist", "cnn", dpbnn.SGLD(5e-6, GAUSSIAN, temperature=0.5)),
-    ("cnn", "bbp"): Setting("mnist", "cnn", dpbnn.BBP(1.0, GAUSSIAN), activation="tanh", **LARGE),
-    ("cnn", "mc_dropout"): Setting(
-        "mnist", "cnn", dpbnn.MCDropout(1.0, GAUSSIAN), activation="tanh", dropout=0.1, **LARGE
-    ),
-    ("cnn", "sgd"): Setting("mnist", "cnn", dpbnn.SGD(1.0, GAUSSIAN), activation="tanh", **LARGE),
-}

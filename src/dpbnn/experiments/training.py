@@ -2,12 +2,11 @@
 
 import hashlib
 import json
-import time
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,13 +15,14 @@ import dpbnn
 from dpbnn import metrics
 from dpbnn.data import IMAGE_SETS, Images, load_images
 from dpbnn.experiments.item import Found, Size
-from dpbnn.experiments.settings import METHODS, NETWORKS, Setting, three_ways
+from dpbnn.experiments.recipes import three_ways
+from dpbnn.experiments.settings import METHODS, NETWORKS, Setting
 from dpbnn.experiments.words import by_accountant
 
 __all__ = [
     "Training",
     "easy_and_hard",
-    "execution_on",
+    "fitted",
     "found_by",
     "images",
     "mark_of",
@@ -49,6 +49,7 @@ class Training:
     setting: Setting
     seed: int
     size: Size
+    on_host: ClassVar[bool] = False
 
     @property
     def key(self) -> str:
@@ -70,11 +71,9 @@ class Training:
     def run_all(cls, jobs: "Sequence[Training]", device: str) -> Iterator[Found]:
         """All at once, where a GPU can."""
         own = images(jobs[0].setting.data, jobs[0].size, device)
-        start = time.perf_counter()
         releases = trained([(job.setting, job.seed) for job in jobs], own, device)
-        seconds = (time.perf_counter() - start) / len(jobs)
         for job, release in zip(jobs, releases, strict=True):
-            yield {"seed": job.seed, "seconds": round(seconds, 3), **_measured(release, own, job)}
+            yield {"seed": job.seed, **_measured(release, own, job)}
 
 
 def trained(runs: Sequence[tuple[Setting, int]], own: Images, device: str) -> list[dpbnn.Release]:
@@ -86,10 +85,20 @@ def trained(runs: Sequence[tuple[Setting, int]], own: Images, device: str) -> li
         setups.append(dpbnn.Setup(model, setting.method, setting.plan(), dpbnn.Categorical(), seed))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
-        return dpbnn.fit_many(setups, own.x, own.y, execution=execution_on(device), progress=False)
+        return dpbnn.fit_many(setups, own.x, own.y, execution=_execution_on(device), progress=False)
 
 
-def execution_on(device: str) -> dpbnn.Execution:
+def fitted(setting: Setting, seed: int, own: Images, device: str, **more: Any) -> dpbnn.Release:
+    """What comes out of one setting by itself; `more` goes to `dpbnn.fit`."""
+    torch.manual_seed(seed)
+    how: Any = {"method": setting.method, "plan": setting.plan(), "likelihood": dpbnn.Categorical(), "seed": seed}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
+        model = setting.model().to(device)
+        return dpbnn.fit(model, own.x, own.y, **how, execution=_execution_on(device), progress=False, **more)
+
+
+def _execution_on(device: str) -> dpbnn.Execution:
     """In TF32 on a GPU; norms, clipping and noise are not touched by that."""
     return dpbnn.Execution(precision="tf32" if device == "cuda" else None)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import dpbnn
 from dpbnn.experiments.item import Found
 
-__all__ = ["ACCOUNTANTS", "by_accountant", "figure_of", "number", "spread", "table"]
+__all__ = ["ACCOUNTANTS", "by_accountant", "figure_of", "number", "paragraph", "spread", "table"]
 
 ACCOUNTANTS = ("pld", "rdp", "gdp")
 
@@ -15,6 +15,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """In Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def paragraph(text: str) -> str:
+    """One line, as Markdown wants it, of text in several."""
+    return " ".join(text.split())
 
 
 def number(value: float | None, decimals: int = 3) -> str:

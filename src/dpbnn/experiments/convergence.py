@@ -1,0 +1,200 @@
+"""Theorem 4: how the smallest gradient norm of a run falls with the number of steps T, and how it does not.
+
+The theorem says T^(-1/4) for DP-SGLD with eta ~ T^(-1/3) and C ~ T^(-1/6). It rests on Theorem 1 with its noise upside
+down. With the noise of the algorithm itself, N(0, eta), its condition reads
+
+    eta^2 n^2 C^2 T L + 2 tau eta d T L = L0,
+
+whose second term needs eta ~ 1/T; at a fixed temperature no schedule drives the gradient to zero, because a sampler
+does not come to rest. DP-SGD with constant noise multiplier and clip norm and eta ~ T^(-1/2) does.
+"""
+
+import statistics
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+import dpbnn
+from dpbnn.data import Images
+from dpbnn.experiments.along_the_way import keeping
+from dpbnn.experiments.item import Found, Item, Job, Results, Size
+from dpbnn.experiments.pictures import LINES, MARKS, titled
+from dpbnn.experiments.settings import Setting, langevin_noise
+from dpbnn.experiments.training import images, mark_of, trained
+from dpbnn.experiments.words import number, paragraph, spread, table
+from dpbnn.plots.style import GREY, panels, top_legend
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["ITEM"]
+
+RECORDS, BATCH_SIZE, HIDDEN, ITERATES = 2_000, 200, 20, 50
+FIRST = 100
+"""The number of steps that the schedules are alike at."""
+SCHEDULES = {
+    "DP-SGLD, eta ~ T^(-1/3), C ~ T^(-1/6)": {"rate": -1 / 3, "clip_norm": -1 / 6},
+    "DP-SGD, eta ~ T^(-1/2), constant C and noise": {"rate": -1 / 2, "clip_norm": 0.0},
+}
+"""Powers of T: those of the theorem, and those that hold."""
+RATE, CLIP_NORM = 0.5, 1.0
+"""Of FIRST steps, in units of DP-SGD."""
+ACTIVATIONS = {"relu": "ReLU, as in the paper", "tanh": "tanh"}
+NOISE = 1.0
+"""Of DP-SGD; that of DP-SGLD follows from its rate."""
+
+
+@dataclass(frozen=True)
+class GradientNorms:
+    """The norm of the mean gradient over all training images, at iterates all along one run; a job."""
+
+    setting: Setting
+    seed: int
+    size: Size
+    on_host: ClassVar[bool] = False
+
+    @property
+    def key(self) -> str:
+        """For example "mnist, MLP, DP-SGD, 1f0a93, seed 0, gradient norms"."""
+        return f"{self.setting.label}, {mark_of(self.settings)}, seed {self.seed}, gradient norms"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The setting."""
+        return {"setting": self.setting.to_json(), "seed": self.seed}
+
+    @property
+    def together(self) -> Hashable:
+        """Runs of the same length."""
+        return self.setting.steps
+
+    @classmethod
+    def run_all(cls, jobs: "Sequence[GradientNorms]", device: str) -> Iterator[Found]:
+        """All at once, where a GPU can."""
+        every = images("mnist", jobs[0].size, device)
+        own = Images("mnist", every.x[:RECORDS], every.y[:RECORDS], every.x_test, every.y_test)
+        runs = [(keeping(job.setting, ITERATES), job.seed) for job in jobs]
+        for job, release in zip(jobs, trained(runs, own, device), strict=True):
+            yield {"seed": job.seed, "norms": [round(value, 6) for value in _norms(release, own)]}
+
+
+def _norms(release: dpbnn.Release, own: Images) -> Iterator[float]:
+    assert isinstance(release.posterior, dpbnn.posterior.WeightSamples)
+    for index in range(len(release.posterior)):
+        weights = {name: w.requires_grad_() for name, w in release.posterior.sample(index).items()}
+        loss = cross_entropy(functional_call(release.model, weights, own.x), own.y)
+        gradients = torch.autograd.grad(loss, list(weights.values()))
+        yield float(torch.stack([own.double().square().sum() for own in gradients]).sum().sqrt())
+
+
+def runs_of(activation: str, schedule: str, steps: int, size: Size) -> list[GradientNorms]:
+    """One for each seed."""
+    powers, longer = SCHEDULES[schedule], steps / FIRST
+    rate, clip_norm = RATE * longer ** powers["rate"], CLIP_NORM * longer ** powers["clip_norm"]
+    plain = Setting(
+        "mnist", "mlp", dpbnn.SGD(rate), RECORDS, BATCH_SIZE, steps * BATCH_SIZE / RECORDS, clip_norm,
+        hidden=(HIDDEN,), activation=activation,
+    )  # fmt: skip
+    noise = langevin_noise(rate / RECORDS, plain) if schedule.startswith("DP-SGLD") else NOISE
+    return [GradientNorms(replace(plain, noise_multiplier=noise), seed, size) for seed in range(size.seeds)]
+
+
+def lengths(size: Size) -> Sequence[int]:
+    """Numbers of steps."""
+    return (100, 300, 1_000, 3_000, 10_000) if size.is_full else (100, 800)
+
+
+def jobs(size: Size) -> Sequence[Job]:
+    """Both schedules at all lengths, for both networks."""
+    return [
+        run
+        for steps in lengths(size)
+        for activation in ACTIVATIONS
+        for schedule in SCHEDULES
+        for run in runs_of(activation, schedule, steps, size)
+    ]
+
+
+def results(size: Size, found: Mapping[str, Found]) -> Results:
+    """A row for each schedule and length; the expectation over runs is taken before the smallest."""
+    rows = []
+    for activation, schedule, steps in product(ACTIVATIONS, SCHEDULES, lengths(size)):
+        runs = runs_of(activation, schedule, steps, size)
+        own, setting = [found[run.key] for run in runs], runs[0].setting
+        means = [statistics.mean(column) for column in zip(*(one["norms"] for one in own), strict=True)]
+        rows.append(
+            {
+                "activation": activation,
+                "schedule": schedule,
+                "steps": steps,
+                "settings": setting.to_json(),
+                "seeds": [one["seed"] for one in own],
+                "epsilon": round(setting.plan().epsilon(), 4),
+                "smallest_mean": round(min(means), 6),
+                "ours": [min(one["norms"]) for one in own],
+            }
+        )
+    return {"iterates": ITERATES, "rows": rows}
+
+
+def section(found: Results) -> str:
+    """A table, and what it says."""
+    text = paragraph(f"""
+            The smallest norm of the whole gradient among {found["iterates"]} iterates of a run, on a network 784-20-10
+            with 2,000 images of MNIST, batches of 200. Theorem 4 says that it falls like T^(-1/4) for DP-SGLD with eta
+            ~ T^(-1/3) and C ~ T^(-1/6). The proof takes s = sqrt(eta) B / (n C) from Theorem 1 as printed, which is
+            upside down. With the algorithm's own noise N(0, 2 tau eta) the condition that the proof balances reads
+            eta^2 n^2 C^2 T L + 2 tau eta d T L = L0 (d weights, smoothness L, first loss L0): its second term needs eta
+            ~ 1/T, and with eta ~ T^(-1/3) it grows like T^(2/3). A sampler at a fixed temperature does not come to
+            rest: with ReLU the norm does not fall, and with tanh, whose units saturate as weights grow, it falls more
+            slowly than T^(-1/4). DP-SGD with constant clip norm and noise multiplier and eta ~ T^(-1/2) does come to
+            rest.
+        """)
+    rows = [
+        [
+            row["activation"],
+            row["schedule"],
+            str(row["steps"]),
+            f"{row['settings']['noise_multiplier']:.3g}",
+            number(row["epsilon"], 2),
+            number(row["smallest_mean"]),
+            spread(row["ours"]),
+        ]
+        for row in found["rows"]
+    ]
+    columns = ["units", "schedule", "T", "noise", "epsilon", "smallest mean norm", "smallest norm of a run"]
+    return f"{text}\n\n{table(columns, rows)}"
+
+
+def picture(found: Results) -> "Figure":
+    """Both schedules, and the line of the theorem; a panel for each network."""
+    from matplotlib.ticker import LogLocator
+
+    figure, axes = panels(1, 2, height=75)
+    for one, (activation, name) in zip(axes, ACTIVATIONS.items(), strict=True):
+        for schedule, (mark, colour), line in zip(SCHEDULES, MARKS[1:], LINES, strict=False):
+            rows = [row for row in found["rows"] if (row["activation"], row["schedule"]) == (activation, schedule)]
+            steps = [row["steps"] for row in rows]
+            low, high = ([end(row["ours"]) for row in rows] for end in (min, max))
+            one.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+            means = [row["smallest_mean"] for row in rows]
+            one.plot(steps, means, marker=mark, markersize=4, color=colour, linestyle=line, label=schedule)
+            if schedule.startswith("DP-SGLD"):
+                told = [means[0] * (own / steps[0]) ** -0.25 for own in steps]
+                one.plot(steps, told, color=GREY, linestyle=":", label="T^(-1/4), as Theorem 4 has it")
+        one.set_xscale("log")
+        one.set_yscale("log", subs=[])
+        one.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        one.yaxis.set_major_formatter("{x:g}")
+        one.set(xlabel="steps T (log)", ylabel="smallest gradient norm (log)")
+        titled(one, name)
+    top_legend(figure, axes[0], columns=2)
+    return figure
+
+
+ITEM = Item("convergence", "Convergence (Theorem 4)", jobs, results, section, picture)
