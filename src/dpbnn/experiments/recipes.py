@@ -3,6 +3,7 @@
 What is tuned of them (`dpbnn.experiments.tuning` says on what) is a recipe; it makes a setting for data of any size.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from dpbnn.methods import Method
 
 __all__ = ["BEST", "Recipe", "best", "falling", "three_ways"]
 
-BATCH_SHARE, EPOCHS, LEVELS, DROPOUT = 2048 / 60_000, 40, 8, 0.1
+BATCH_SHARE, EPOCHS, LEVELS = 2048 / 60_000, 40, 8
 """Of all recipes; the rate falls in so many equal steps to an eighth, but for DP-SGLD."""
 TEMPERATURE = 0.5
 """Of DP-SGLD: its rate is the one at which the noise of the budget is Langevin noise."""
@@ -29,6 +30,7 @@ class Recipe:
         clip_norm: C.
         prior: the scale of a Gaussian one.
         rate: the learning rate that training begins with; None for DP-SGLD.
+        dropout: the share of units that is dropped.
     """
 
     network: str
@@ -36,6 +38,7 @@ class Recipe:
     clip_norm: float
     prior: float
     rate: float | None = None
+    dropout: float = 0.0
 
     def at(self, data: str, size: Size, records: int | None = None) -> Setting:
         """For so many records, by default all."""
@@ -50,7 +53,7 @@ class Recipe:
             self.clip_norm,
             hidden=size.hidden,
             activation="tanh",
-            dropout=DROPOUT if self.method == "mc_dropout" else 0.0,
+            dropout=self.dropout,
         )
         return replace(plain, method=self._method(plain))
 
@@ -59,10 +62,16 @@ class Recipe:
         if self.rate is None:
             noise = setting.plan().noise_at(0)
             rate = 2 * TEMPERATURE * (setting.batch_size / (setting.records * setting.clip_norm * noise)) ** 2
-            return dpbnn.SGLD(rate, prior, temperature=TEMPERATURE)
+            return dpbnn.SGLD(_rounded_down(rate), prior, temperature=TEMPERATURE)
         rates = falling(self.rate, setting.steps)
         kind = {"bbp": dpbnn.BBP, "mc_dropout": dpbnn.MCDropout, "sgd": dpbnn.SGD}[self.method]
         return kind(rates, prior)
+
+
+def _rounded_down(rate: float) -> float:
+    """To seven digits: the same on every machine, and with no less noise."""
+    unit = 10.0 ** (math.floor(math.log10(rate)) - 6)
+    return float(f"{math.floor(rate / unit) * unit:.6e}")
 
 
 def falling(rate: float, steps: int) -> list[tuple[float, int]]:
@@ -73,12 +82,12 @@ def falling(rate: float, steps: int) -> list[tuple[float, int]]:
 
 BEST = {
     ("mlp", "sgld"): Recipe("mlp", "sgld", 3.0, 0.1),
-    ("mlp", "bbp"): Recipe("mlp", "bbp", 2.0, 0.2, 0.5),
-    ("mlp", "mc_dropout"): Recipe("mlp", "mc_dropout", 4.0, 0.2, 0.25),
-    ("mlp", "sgd"): Recipe("mlp", "sgd", 2.0, 0.1, 0.75),
+    ("mlp", "bbp"): Recipe("mlp", "bbp", 4.0, 0.1, 0.25),
+    ("mlp", "mc_dropout"): Recipe("mlp", "mc_dropout", 4.0, 0.1, 0.25, 0.1),
+    ("mlp", "sgd"): Recipe("mlp", "sgd", 4.0, 0.1, 0.25),
     ("cnn", "sgld"): Recipe("cnn", "sgld", 2.0, 0.2),
-    ("cnn", "bbp"): Recipe("cnn", "bbp", 1.5, 0.2, 1.0),
-    ("cnn", "mc_dropout"): Recipe("cnn", "mc_dropout", 1.5, 0.2, 1.0),
+    ("cnn", "bbp"): Recipe("cnn", "bbp", 3.0, 0.1, 1.0),
+    ("cnn", "mc_dropout"): Recipe("cnn", "mc_dropout", 1.5, 0.2, 1.0, 0.1),
     ("cnn", "sgd"): Recipe("cnn", "sgd", 1.5, 0.1, 2.0),
 }
 """Those with the least negative log-likelihood in `dpbnn reproduce tuning`."""

@@ -30,7 +30,7 @@ AT_ONCE = 10
 
 @dataclass(frozen=True)
 class Done:
-    """What a job found, on which machine and day, and its share of the seconds that its batch took."""
+    """What a job found, on which machine and day, and in how many seconds; the first of a batch has what all share."""
 
     found: Found
     about: Mapping[str, Any]
@@ -74,8 +74,8 @@ def run_jobs(jobs: Iterable[Job], store: Store, device: str, minutes: float | No
                 break
             bar.update(task, description=some[0].key)
             start = time.monotonic()
-            for place, (job, result) in enumerate(zip(some, type(some[0]).run_all(some, device), strict=True), start=1):
-                seconds = round((time.monotonic() - start) / place, 3)
+            for job, result in zip(some, type(some[0]).run_all(some, device), strict=True):
+                start, seconds = time.monotonic(), round(time.monotonic() - start, 3)
                 about = _machine("cpu" if job.on_host else device) | {"seconds": seconds}
                 done[job.key] = Done(json.loads(json.dumps(result)), about)
                 store.keep(job, done[job.key])

@@ -68,14 +68,16 @@ class Trial:
 
 def candidates(network: str, method: str, size: Size) -> list[Recipe]:
     """All of them, or the first few."""
+    norms: tuple[float, ...]
     if method == "sgld":
-        clip_norms = (1.5, 2.0, 3.0) if network == "cnn" else (2.0, 3.0, 4.0)
-        every = [Recipe(network, method, norm, prior) for norm, prior in product(clip_norms, (0.1, 0.2))]
+        norms = (1.5, 2.0, 3.0) if network == "cnn" else (2.0, 3.0, 4.0)
+        every = [Recipe(network, method, norm, prior) for norm, prior in product(norms, (0.1, 0.2))]
     else:
         norms, strengths = ((1.5, 3.0), (1.5, 3.0)) if network == "cnn" else ((2.0, 4.0), (1.0, 1.5))
+        shares = (0.05, 0.1) if method == "mc_dropout" else (0.0,)
         every = [
-            Recipe(network, method, norm, prior, strength / norm)
-            for norm, strength, prior in product(norms, strengths, (0.1, 0.2))
+            Recipe(network, method, norm, prior, strength / norm, dropout)
+            for norm, strength, prior, dropout in product(norms, strengths, (0.1, 0.2), shares)
         ]
     return every if size.is_full else every[: size.grid]
 
@@ -120,8 +122,7 @@ def section(found: Results) -> str:
             {found["tried_on"]:,}, with {len(found["seeds"])} seeds each; the test images were used once, for the
             winners. All have tanh for ReLU, batches of {round(BATCH_SHARE * 60_000)} images of 60,000, {EPOCHS} epochs,
             a rate that falls to an eighth in eight steps (but for DP-SGLD, whose rate is the one at which the budget's
-            noise is Langevin noise of temperature 1/2), and dropout 0.1 for MC Dropout. That they have was found by
-            trials on the same images. The least negative log-likelihood wins. The epsilons on this page do not include
+            noise is Langevin noise of temperature 1/2). That they have was found by trials on the same images. The least negative log-likelihood wins. The epsilons on this page do not include
             any of this choosing: on private data it would be a release of its own.
         """)
     pairs = dict.fromkeys((row["recipe"]["network"], row["recipe"]["method"]) for row in found["rows"])
@@ -132,9 +133,17 @@ def section(found: Results) -> str:
         figures = [number(statistics.mean(row[name])) for name in FIGURES]
         rate = "-" if own.rate is None else f"{own.rate:g}"
         tried = sum((row["recipe"]["network"], row["recipe"]["method"]) == (network, method) for row in found["rows"])
-        cells = [NETWORKS[network], METHODS[method], str(tried), f"{own.clip_norm:g}", rate, f"{own.prior:g}"]
+        cells = [
+            NETWORKS[network],
+            METHODS[method],
+            str(tried),
+            f"{own.clip_norm:g}",
+            rate,
+            f"{own.prior:g}",
+            f"{own.dropout:g}",
+        ]
         rows.append([*cells, *figures])
-    columns = ["network", "method", "tried", "clip norm", "rate", "prior's scale", "accuracy", "NLL", "ECE"]
+    columns = ["network", "method", "tried", "clip norm", "rate", "prior's scale", "dropout", "accuracy", "NLL", "ECE"]
     return f"{text}\n\n{table(columns, rows)}"
 
 

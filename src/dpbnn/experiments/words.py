@@ -23,8 +23,8 @@ def paragraph(text: str) -> str:
 
 
 def number(value: float | None, decimals: int = 3) -> str:
-    """A dash where there is none."""
-    return "-" if value is None else f"{value:.{decimals}f}"
+    """A dash where there is none; one digit of what is huge."""
+    return "-" if value is None else f"{value:.{decimals}f}" if abs(value) < 1e4 else f"{value:.0e}"
 
 
 def spread(values: Sequence[float], decimals: int = 3) -> str:
