@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import json
 import pkgutil
 import re
 import subprocess
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 
 import dpbnn
+from dpbnn.experiments import ITEMS, tuning
+from dpbnn.experiments import page as reproduced
+from dpbnn.experiments.recipes import BEST
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -59,3 +63,21 @@ def test_commands_in_pages_run(command):
     words = command.split("   #")[0].split()[1:]
     finished = subprocess.run([sys.executable, "-c", "from dpbnn.cli import main; main()", *words], capture_output=True)
     assert finished.returncode == 0, finished.stderr
+
+
+def test_the_reproduction_shows_what_its_files_hold():
+    docs = ROOT / "docs"
+    assert (docs / reproduced.PAGE).read_text() == reproduced.page(docs), "dpbnn reproduce --draw makes it again"
+    files = sorted((docs / reproduced.FOLDER).glob("*.json"))
+    assert files
+    for file in files:
+        results = json.loads(file.read_text())
+        assert results["size"] == "full"
+        if ITEMS[results["name"]].picture is not None:
+            assert reproduced.picture_mark(results) in file.with_suffix(".svg").read_text(), file.stem
+            assert file.with_suffix(".png").is_file()
+
+
+def test_the_best_settings_are_those_that_tuning_found():
+    found = json.loads((ROOT / "docs" / "reproduction" / "tuning.json").read_text())
+    assert {pair: tuning.winner(found, *pair) for pair in BEST} == BEST

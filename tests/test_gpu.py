@@ -154,3 +154,9 @@ def test_joint_clipping_gives_the_truth_on_a_device(name, num_draws):
     scale = sum(float(values.square().sum()) for values in expected.values()) ** 0.5
     for key, values in expected.items():
         assert float((found[key].double().cpu() - values).norm()) <= 1e-5 * scale, key
+
+
+def test_public_data_may_lie_on_the_device():
+    model = network().to(CUDA)
+    release = fit(model=model, public_data=(X.to(CUDA), Y.to(CUDA)))
+    assert all(0 <= point["public_accuracy"] <= 1 for point in release.history)

@@ -40,7 +40,7 @@ class PublicMeasure:
         if not isinstance(records, InMemoryRecords):
             raise DpbnnError("public_data must be a pair of tensors or arrays, got a Dataset.")
         checked.objective.likelihood.check_values(records.y, checked.num_outputs)
-        return PublicMeasure(checked, records.x.to(own.device), records.y, every)
+        return PublicMeasure(checked, records.x.to(own.device), records.y.cpu(), every)  # predictions are there
 
     def after(self, steps_done: int, posterior: Callable[[], Posterior]) -> str:
         """The last measure as text; a new one if it is time."""

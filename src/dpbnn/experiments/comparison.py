@@ -10,7 +10,7 @@ from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import titled
 from dpbnn.experiments.settings import METHODS, NETWORKS, PRIORS, Setting, paper
 from dpbnn.experiments.words import number, paragraph, table
-from dpbnn.plots.style import BLUE, ORANGE, panels
+from dpbnn.plots.style import BLUE, VERMILION, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +35,7 @@ OURS = {
 }
 """What cannot be measured."""
 JOINT = "bbp, joint form"
-ROWS = (*METHODS, JOINT)
+ROWS = ("sgld", "bbp", JOINT, "mc_dropout", "sgd")
 
 
 def networks_of(size: Size) -> list[str]:
@@ -130,8 +130,10 @@ def picture(found: Results) -> "Figure":
         left, right = axes[2 * index], axes[2 * index + 1]
         left.barh(names, [row["private"]["seconds_per_epoch"] for row in rows], color=BLUE)
         left.set_xlabel("seconds / epoch")
-        right.barh(names, [row["private"]["release_bytes"] / 2**20 for row in rows], color=ORANGE)
+        right.plot([row["private"]["release_bytes"] / 2**20 for row in rows], names, "D", color=VERMILION)
         right.set_xscale("log")
+        right.xaxis.set_major_formatter("{x:g}")
+        right.grid(axis="x", linewidth=0.3)
         right.set_xlabel("size of the release, MiB (log)")
         for one in (left, right):
             one.invert_yaxis()

@@ -180,8 +180,6 @@ def picture(found: Results) -> "Figure":
         for schedule, (mark, colour), line in zip(SCHEDULES, MARKS[1:], LINES, strict=False):
             rows = [row for row in found["rows"] if (row["activation"], row["schedule"]) == (activation, schedule)]
             steps = [row["steps"] for row in rows]
-            low, high = ([end(row["ours"]) for row in rows] for end in (min, max))
-            one.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
             means = [row["smallest_mean"] for row in rows]
             one.plot(steps, means, marker=mark, markersize=4, color=colour, linestyle=line, label=schedule)
             if schedule.startswith("DP-SGLD"):

@@ -116,7 +116,10 @@ def picture(found: Results) -> "Figure":
             above.plot(values, medians, line, marker=mark, markersize=4, color=colour, label=family)
             below.plot(values, [row["epsilon"] for row in rows], line, marker=mark, markersize=4, color=colour)
         for one, label in ((above, "test accuracy"), (below, "epsilon (log)")):
-            one.set_xscale("log", base=2 if factor == "batch_size" else 10)
+            one.set_xscale("log")
+            one.set_xticks(sorted({row["value"] for row in found["rows"] if row["factor"] == factor}))
+            one.xaxis.set_major_formatter("{x:g}")
+            one.minorticks_off()
             one.set(xlabel=f"{name} (log)", ylabel=label)
         below.set_yscale("log", subs=[])
         below.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

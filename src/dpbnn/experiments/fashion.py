@@ -31,7 +31,7 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
     return {"rows": rows_in_three_ways("fashion-mnist", PRIORS, size, found, _measured)}
 
 
-def _measured(runs: Sequence[Found]) -> dict[str, list[float]]:
+def _measured(runs: Sequence[Found]) -> dict[str, list[float | None]]:
     return {name: figure_of(name)(runs) for name in FIGURES}
 
 

@@ -30,8 +30,8 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
     return {"rows": rows_in_three_ways("mnist", PRIORS, size, found, _measured)}
 
 
-def _measured(runs: Sequence[Found]) -> dict[str, list[float]]:
-    return {score: [run["foreign"][score] for run in runs] for score in SCORES}
+def _measured(runs: Sequence[Found]) -> dict[str, list[float | None]]:
+    return {score: [run["foreign"] and run["foreign"][score] for run in runs] for score in SCORES}
 
 
 def section(found: Results) -> str:

@@ -3,6 +3,7 @@
 The page is made of the JSON files alone, so that no figure on it is typed by hand.
 """
 
+import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from dpbnn.experiments import ITEMS
 from dpbnn.experiments.item import Item, Results, Size
 from dpbnn.experiments.running import write
 
-__all__ = ["FOLDER", "PAGE", "page", "write_item", "write_page"]
+__all__ = ["FOLDER", "PAGE", "page", "picture_mark", "write_item", "write_page"]
 
 FOLDER, PAGE = "reproduction", "reproduction.md"
 HEAD = """# The paper, again
@@ -68,6 +69,11 @@ def _section(item: Item, results: Mapping[str, Any]) -> str:
     return "\n".join([*text, f"{how} ({where}), [{item.name}.json]({FOLDER}/{item.name}.json)\n"])
 
 
+def picture_mark(results: Results) -> str:
+    """Is in a picture, and tells whether it shows these results."""
+    return f"results {hashlib.sha256(json.dumps(results, sort_keys=True).encode()).hexdigest()[:16]}"
+
+
 def _draw(item: Item, results: Results, folder: Path) -> None:
     """As SVG and PNG."""
     import matplotlib
@@ -77,7 +83,7 @@ def _draw(item: Item, results: Results, folder: Path) -> None:
     svg, png = io.BytesIO(), io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": item.name}):  # the same results give the same file
         figure = item.picture(results)
-        figure.savefig(svg, format="svg", metadata={"Date": None})
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Description": picture_mark(results)})
         figure.savefig(png, format="png", dpi=200)
     write(folder / FOLDER / f"{item.name}.svg", svg.getvalue())
     write(folder / FOLDER / f"{item.name}.png", png.getvalue())

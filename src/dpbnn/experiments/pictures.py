@@ -24,12 +24,13 @@ def titled(axes: "Axes", title: str) -> None:
 
 
 def dots(
-    axes: "Axes", names: Sequence[str], marks: Mapping[str, Sequence[Sequence[float]]], label: str, title: str
+    axes: "Axes", names: Sequence[str], marks: Mapping[str, Sequence[Sequence[float | None]]], label: str, title: str
 ) -> None:
     """For each name, top to bottom, the median of each kind, with a line from the least value to the largest."""
     for kind, (mark, colour) in zip(marks, MARKS, strict=False):
         shift = 0.13 * (list(marks).index(kind) - (len(marks) - 1) / 2)
-        full = [(row + shift, own) for row, own in enumerate(marks[kind]) if own]
+        known = [[value for value in own if value is not None] for own in marks[kind]]
+        full = [(row + shift, own) for row, own in enumerate(known) if own]
         for row, own in full:
             axes.plot([min(own), max(own)], [row, row], color=colour, linewidth=1)
         medians = [statistics.median(own) for _, own in full]

@@ -1,17 +1,19 @@
 """What 100 draws of the weights say about an easy and a hard digit: three methods, private and not."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from dpbnn import plots
+from dpbnn.experiments.digits import DIGITS, easy_and_hard
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import titled
 from dpbnn.experiments.reliability import BAYESIAN, named
 from dpbnn.experiments.settings import METHODS, Setting, paper
-from dpbnn.experiments.training import Training, easy_and_hard
-from dpbnn.experiments.words import table
+from dpbnn.experiments.training import images, mark_of, trained
+from dpbnn.experiments.words import paragraph, table
 from dpbnn.plots.style import panels
 
 if TYPE_CHECKING:
@@ -19,49 +21,83 @@ if TYPE_CHECKING:
 
 __all__ = ["ITEM"]
 
-DIGITS = {"easy": 2, "hard": 3}
+
+@dataclass(frozen=True)
+class Draws:
+    """One run, and what every draw from it says about the two images, ``[draws, classes]`` each; a job."""
+
+    setting: Setting
+    size: Size
+    on_host: ClassVar[bool] = False
+
+    @property
+    def key(self) -> str:
+        """For example "mnist, MLP, DP-SGLD, 1f0a93, two digits"."""
+        return f"{self.setting.label}, {mark_of(self.settings)}, two digits"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The setting, and how much is measured."""
+        measured = {"test_records": self.size.test_records, "draws": self.size.draws}
+        return {"setting": self.setting.to_json()} | measured
+
+    @property
+    def together(self) -> Hashable:
+        """Runs of the same length."""
+        return self.setting.steps
+
+    @classmethod
+    def run_all(cls, jobs: "Sequence[Draws]", device: str) -> Iterator[Found]:
+        """All at once, where a GPU can."""
+        own = images("mnist", jobs[0].size, device)
+        two = own.x_test[list(easy_and_hard(jobs[0].size))]
+        for job, release in zip(jobs, trained([(job.setting, 0) for job in jobs], own, device), strict=True):
+            prediction: Any = release.predict(two, num_draws=job.size.draws, seed=0, keep_draws=True)
+            digits = zip(DIGITS, prediction.draws.transpose(0, 1), strict=True)
+            yield {digit: [[round(p, 5) for p in draw] for draw in draws.tolist()] for digit, draws in digits}
 
 
-def settings_of(size: Size) -> list[tuple[str, bool, Setting]]:
+def runs_of(size: Size) -> list[tuple[str, bool, Draws]]:
     """By method, not private and private."""
     return [
-        (method, is_private, paper("mnist", "mlp", method, "Gaussian", is_private, size))
+        (method, is_private, Draws(paper("mnist", "mlp", method, "Gaussian", is_private, size), size))
         for is_private in (False, True)
         for method in BAYESIAN
     ]
 
 
 def jobs(size: Size) -> Sequence[Job]:
-    """The first run of each."""
-    return [Training(setting, 0, size) for _, _, setting in settings_of(size)]
+    """One of each."""
+    return [run for _, _, run in runs_of(size)]
 
 
 def results(size: Size, found: Mapping[str, Found]) -> Results:
-    """The draws' probabilities for both images, ``[draws, classes]`` each."""
-    rows = []
-    for method, is_private, setting in settings_of(size):
-        draws = found[Training(setting, 0, size).key]["easy_and_hard"]
-        rows.append(
-            {
-                "method": method,
-                "is_private": is_private,
-                "settings": setting.to_json(),
-                "seeds": [0],
-                "draws": dict(zip(DIGITS, draws, strict=True)),
-            }
-        )
-    return {"images": dict(zip(DIGITS, easy_and_hard("mnist", size), strict=True)), "rows": rows}
+    """The images, and what is said about them."""
+    places = dict(zip(DIGITS, easy_and_hard(size), strict=True))
+    shades = {digit: images("mnist", size, "cpu").x_test[place, 0] for digit, place in places.items()}
+    rows = [
+        {
+            "method": method,
+            "is_private": is_private,
+            "settings": run.setting.to_json(),
+            "seeds": [0],
+            "draws": found[run.key],
+        }
+        for method, is_private, run in runs_of(size)
+    ]
+    pixels = {digit: [[round(p, 2) for p in line] for line in own.tolist()] for digit, own in shades.items()}
+    return {"images": places, "pixels": pixels, "rows": rows}
 
 
 def section(found: Results) -> str:
     """The rule, and mean and spread of the true class' probability."""
-    rule = (
-        "The images are chosen by a rule that takes no training: of the test images of a 2 the one that is nearest to "
-        "the mean training image of its class, compared with that of any other class (the easy one, number "
-        f"{found['images']['easy']}), and of those of a 3 the one that is farthest (the hard one, number "
-        f"{found['images']['hard']}). On the MLP, at the paper's settings with a Gaussian prior, the probability of "
-        "the true class over the draws of one run, mean and standard deviation:"
-    )
+    rule = paragraph(f"""
+        The images are chosen by a rule that takes no training. The easy one (number {found["images"]["easy"]} of the
+        test images) is the 2 whose 50 nearest training images are all 2s and lie nearest; the hard one (number
+        {found["images"]["hard"]}) is the 3 whose 50 nearest have the most mixed labels, by their entropy. On the MLP,
+        at the paper's settings with a Gaussian prior, the probability of the true class over the draws of one run, mean
+        and standard deviation:
+    """)
     rows = []
     for row in found["rows"]:
         cells = []
@@ -79,6 +115,10 @@ def picture(found: Results) -> "Figure":
     for one, (digit, row) in zip(axes, shown, strict=True):
         plots.draw_probabilities(row["draws"][digit], axes=one)
         titled(one, f"{digit}: {'DP-' if row['is_private'] else ''}{METHODS[row['method']]}")
+    for one, digit in zip(axes[::6], DIGITS, strict=True):
+        small = one.inset_axes((0.45, 0.4, 0.35, 0.35))
+        small.imshow(found["pixels"][digit], cmap="gray_r")
+        small.set(xticks=[], yticks=[])
     return figure
 
 

@@ -83,11 +83,11 @@ def falling(rate: float, steps: int) -> list[tuple[float, int]]:
 BEST = {
     ("mlp", "sgld"): Recipe("mlp", "sgld", 3.0, 0.1),
     ("mlp", "bbp"): Recipe("mlp", "bbp", 4.0, 0.1, 0.25),
-    ("mlp", "mc_dropout"): Recipe("mlp", "mc_dropout", 4.0, 0.1, 0.25, 0.1),
+    ("mlp", "mc_dropout"): Recipe("mlp", "mc_dropout", 4.0, 0.1, 0.25, 0.05),
     ("mlp", "sgd"): Recipe("mlp", "sgd", 4.0, 0.1, 0.25),
     ("cnn", "sgld"): Recipe("cnn", "sgld", 2.0, 0.2),
     ("cnn", "bbp"): Recipe("cnn", "bbp", 3.0, 0.1, 1.0),
-    ("cnn", "mc_dropout"): Recipe("cnn", "mc_dropout", 1.5, 0.2, 1.0, 0.1),
+    ("cnn", "mc_dropout"): Recipe("cnn", "mc_dropout", 1.5, 0.2, 1.0, 0.05),
     ("cnn", "sgd"): Recipe("cnn", "sgd", 1.5, 0.1, 2.0),
 }
 """Those with the least negative log-likelihood in `dpbnn reproduce tuning`."""

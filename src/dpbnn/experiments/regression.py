@@ -238,12 +238,12 @@ def _errors(found: Results) -> str:
 
 def picture(found: Results) -> "Figure":
     """The bands of the first simulation, two standard deviations wide."""
-    figure, axes = panels(len(WAYS), len(PAPER), height=48)
+    figure, axes = panels(len(WAYS), len(PAPER), height=52)
     for line, (way, name) in enumerate(WAYS.items()):
         for column, row in enumerate(found["rows"]):
             one, bands = axes[line * len(PAPER) + column], row[way]["bands"]
             _draw(one, bands, found["data"])
-            titled(one, f"{METHODS[row['method']]}, {name}")
+            titled(one, f"{METHODS[row['method']]}\n{name}")
     top_legend(figure, axes[0], columns=5)
     return figure
 

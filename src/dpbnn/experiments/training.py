@@ -21,7 +21,6 @@ from dpbnn.experiments.words import by_accountant
 
 __all__ = [
     "Training",
-    "easy_and_hard",
     "fitted",
     "found_by",
     "images",
@@ -42,8 +41,8 @@ class Training:
     """One run of a setting from one seed: the network's initial weights, and the method's own draws.
 
     Sampling and noise are fresh in every run. What is measured: all figures of `dpbnn.metrics.evaluate` on the test
-    images, the bins behind the calibration errors, what the draws say about two images, and how well doubt tells images
-    of another kind apart.
+    images, the bins behind the calibration errors, and how well doubt tells images of another kind apart; nothing where
+    the network has diverged.
     """
 
     setting: Setting
@@ -157,43 +156,25 @@ def images(name: str, size: Size, device: str) -> Images:
     return Images(name, every.x[train], every.y[train], every.x_test[test], every.y_test[test]).to(device)
 
 
-@cache
-def easy_and_hard(name: str, size: Size) -> tuple[int, int]:
-    """The test image of a 2 that is most like a 2, and that of a 3 that is least like a 3.
-
-    Likeness takes no training: how much nearer an image is to the mean training image of its own class than to that of
-    any other class.
-    """
-    own = images(name, size, "cpu")
-    means = torch.stack([own.x[own.y == label].mean(dim=0).flatten() for label in range(10)])
-    distances = torch.cdist(own.x_test.flatten(1), means)
-    to_own = distances.gather(1, own.y_test[:, None])[:, 0]
-    to_others = distances.scatter(1, own.y_test[:, None], float("inf")).amin(dim=1)
-    likeness = to_others / to_own
-    easy = torch.where(own.y_test == 2, likeness, float("-inf")).argmax()
-    hard = torch.where(own.y_test == 3, likeness, float("inf")).argmin()
-    return int(easy), int(hard)
-
-
 def _measured(release: dpbnn.Release, own: Images, job: Training) -> dict[str, Any]:
     how: Any = {"num_draws": job.size.draws, "seed": job.seed}
     labels = own.y_test.cpu()
     prediction: Any = release.predict(own.x_test, **how)
+    epsilon = release.guarantee.epsilon if job.setting.is_private else None
+    known = {"epsilon": epsilon, "steps_taken": release.settings["steps_taken"]}
+    if not prediction.probabilities.isfinite().all():
+        return known | dict.fromkeys(("figures", "reliability", "confidence", "foreign"))
     foreign: Any = release.predict(_foreign(own, job.size), **how)
-    two: Any = release.predict(own.x_test[list(easy_and_hard(own.name, job.size))], keep_draws=True, **how)
     curve = metrics.classification.reliability_curve(prediction.probabilities, labels)
     histogram = metrics.classification.confidence_histogram(prediction.probabilities, labels)
     told_apart = {
         score: metrics.uncertainty.out_of_distribution_auroc(getattr(prediction, score), getattr(foreign, score))
         for score in ("mutual_information", "entropy")
     }
-    return {
-        "epsilon": release.guarantee.epsilon if job.setting.is_private else None,
-        "steps_taken": release.settings["steps_taken"],
+    return known | {
         "figures": {name: round(value, DECIMALS) for name, value in metrics.evaluate(prediction, labels).items()},
         "reliability": {name: _listed(getattr(curve, name)) for name in ("confidence", "accuracy", "count")},
         "confidence": {name: _listed(getattr(histogram, name)) for name in ("correct", "wrong")},
-        "easy_and_hard": _listed(two.draws.transpose(0, 1)) if job.seed == 0 else None,
         "foreign": {score: round(value, DECIMALS) for score, value in told_apart.items()},
     }
 
@@ -212,6 +193,4 @@ def _foreign(own: Images, size: Size) -> Tensor:
 
 def _listed(values: Tensor) -> list[Any]:
     """As JSON, which has no NaN."""
-    if values.dim() > 1:
-        return [_listed(row) for row in values]
     return [None if value != value else round(value, DECIMALS) for value in values.tolist()]

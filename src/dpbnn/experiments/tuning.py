@@ -122,8 +122,9 @@ def section(found: Results) -> str:
             {found["tried_on"]:,}, with {len(found["seeds"])} seeds each; the test images were used once, for the
             winners. All have tanh for ReLU, batches of {round(BATCH_SHARE * 60_000)} images of 60,000, {EPOCHS} epochs,
             a rate that falls to an eighth in eight steps (but for DP-SGLD, whose rate is the one at which the budget's
-            noise is Langevin noise of temperature 1/2). That they have was found by trials on the same images. The least negative log-likelihood wins. The epsilons on this page do not include
-            any of this choosing: on private data it would be a release of its own.
+            noise is Langevin noise of temperature 1/2). That they have was found by some 160 trials on the same images.
+            The least negative log-likelihood wins. The epsilons on this page do not include any of this choosing: on
+            private data it would be a release of its own.
         """)
     pairs = dict.fromkeys((row["recipe"]["network"], row["recipe"]["method"]) for row in found["rows"])
     rows = []

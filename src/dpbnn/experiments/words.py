@@ -27,17 +27,19 @@ def number(value: float | None, decimals: int = 3) -> str:
     return "-" if value is None else f"{value:.{decimals}f}" if abs(value) < 1e4 else f"{value:.0e}"
 
 
-def spread(values: Sequence[float], decimals: int = 3) -> str:
-    """The median, with the least and the largest; a dash where there are none."""
-    if len(values) < 2:
-        return number(values[0] if values else None, decimals)
-    middle, least, largest = (number(own, decimals) for own in (statistics.median(values), min(values), max(values)))
-    return f"{middle} ({least} to {largest})"
+def spread(values: Sequence[float | None], decimals: int = 3) -> str:
+    """The median, with the least and the largest, of the runs that have not diverged; a dash where there are none."""
+    known = [value for value in values if value is not None]
+    lost = f"{len(values) - len(known)} of {len(values)} diverged" if len(known) < len(values) else ""
+    if len(known) < 2:
+        return ", ".join(part for part in (number(known[0], decimals) if known else "", lost) if part) or "-"
+    middle, least, largest = (number(own, decimals) for own in (statistics.median(known), min(known), max(known)))
+    return f"{middle} ({least} to {largest}{f'; {lost}' if lost else ''})"
 
 
-def figure_of(name: str) -> Callable[[Sequence[Found]], list[float]]:
-    """Of each run the figure of this name."""
-    return lambda runs: [run["figures"][name] for run in runs]
+def figure_of(name: str) -> Callable[[Sequence[Found]], list[float | None]]:
+    """Of each run the figure of this name; None where the run has diverged."""
+    return lambda runs: [run["figures"] and run["figures"][name] for run in runs]
 
 
 def by_accountant(plan: dpbnn.PrivacyPlan) -> dict[str, float]:
