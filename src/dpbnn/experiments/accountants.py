@@ -1,13 +1,12 @@
 """Epsilon along the paper's training runs by three accountants, and where the paper's own falls short."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import dpbnn
+from dpbnn.experiments.epsilons import Epsilons
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import lines
-from dpbnn.experiments.words import ACCOUNTANTS, by_accountant, number, paragraph, table
+from dpbnn.experiments.words import ACCOUNTANTS, number, paragraph, table
 from dpbnn.plots.style import panels, top_legend
 
 if TYPE_CHECKING:
@@ -16,41 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["ITEM"]
 
 NAMES = {"pld": "PLD (valid)", "rdp": "RDP (valid)", "gdp": "GDP by central limit (approximation)"}
-
-
-@dataclass(frozen=True)
-class Epsilon:
-    """Of one plan, by every accountant; a job."""
-
-    what: str
-    noise_multiplier: float
-    dataset_size: int
-    batch_size: int
-    steps: int
-    delta: float
-    on_host: ClassVar[bool] = True
-
-    @property
-    def key(self) -> str:
-        """What it is, and after how many steps."""
-        return f"epsilon, {self.what}, {self.steps} steps"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All of it."""
-        return asdict(self)
-
-    @property
-    def together(self) -> Hashable:
-        """Nothing is gained by waiting for others."""
-        return self
-
-    @classmethod
-    def run_all(cls, jobs: "Sequence[Epsilon]", device: str) -> Iterator[Found]:
-        """One after another, on the host."""
-        for job in jobs:
-            plan = dpbnn.PrivacyPlan(job.dataset_size, job.batch_size, job.steps, 1.0, job.noise_multiplier, job.delta)
-            yield by_accountant(plan)
 
 
 ETA, CLIP_NORM = 5e-6, 1.5
@@ -63,31 +27,32 @@ CURVES = {"DP-SGD, DP-BBP, DP-MC Dropout": 1.3, "DP-SGLD": SGLD_NOISE}
 PAPER = {"DP-SGD, DP-BBP, DP-MC Dropout": {"gdp": 0.834, "rdp": 0.955}, "DP-SGLD": {"gdp": 0.861, "rdp": 0.989}}
 """After 15 epochs."""
 OTHERS = [
-    Epsilon("the paper's regression", 10.0, 250, 250, 200, 1 / 250),
-    Epsilon("little noise, rare records", 0.5, 1_000_000, 1_000, 1_000, 1e-6),
-    Epsilon("a common setting", 1.0, 100_000, 1_000, 1_000, 1e-5),
-    Epsilon("large batches", 2.0, 20_000, 1_000, 500, 1e-5),
+    Epsilons("the paper's regression", 10.0, 250, 250, (200,), 1 / 250),
+    Epsilons("little noise, rare records", 0.5, 1_000_000, 1_000, (1_000,), 1e-6),
+    Epsilons("a common setting", 1.0, 100_000, 1_000, (1_000,), 1e-5),
+    Epsilons("large batches", 2.0, 20_000, 1_000, (500,), 1e-5),
 ]
 
 
-def along(what: str, size: Size) -> list[Epsilon]:
+def along(what: str, size: Size) -> Epsilons:
     """After each epoch, or after some."""
     epochs = range(1, 16) if size.is_full else (1, 5, 15)
-    return [Epsilon(what, CURVES[what], 60_000, 256, epoch * 60_000 // 256, 1e-5) for epoch in epochs]
+    return Epsilons(what, CURVES[what], 60_000, 256, tuple(epoch * 60_000 // 256 for epoch in epochs), 1e-5)
 
 
 def jobs(size: Size) -> Sequence[Job]:
     """The curves, and single plans."""
-    return [*(job for what in CURVES for job in along(what, size)), *OTHERS]
+    return [*(along(what, size) for what in CURVES), *OTHERS]
 
 
 def results(size: Size, found: Mapping[str, Found]) -> Results:
     """Curves and rows."""
-    curves = {
-        what: [{"epoch": round(job.steps * 256 / 60_000), **found[job.key]} for job in along(what, size)]
-        for what in CURVES
-    }
-    rows = [job.settings | {"epsilon": found[job.key]} for job in OTHERS]
+    curves = {}
+    for what in CURVES:
+        job = along(what, size)
+        points = zip(job.steps, found[job.key]["epsilon"], strict=True)
+        curves[what] = [{"epoch": round(steps * 256 / 60_000), **own} for steps, own in points]
+    rows = [job.settings | {"steps": job.steps[0], "epsilon": found[job.key]["epsilon"][0]} for job in OTHERS]
     noise = {"as printed": PRINTED_NOISE, "by matching coefficients": SGLD_NOISE}
     return {"settings": CURVES, "theorem_1": noise, "seeds": [], "paper": PAPER, "curves": curves, "rows": rows}
 

@@ -9,7 +9,7 @@ from dpbnn.experiments.item import Found, Size
 from dpbnn.experiments.settings import Setting
 from dpbnn.experiments.training import fitted, images, mark_of, trained
 
-__all__ = ["Iterates", "Watched", "iterates_of", "keeping"]
+__all__ = ["Iterates", "Watched", "iterates_of", "keeping", "steps_of_iterates"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,12 @@ def iterates_of(setting: Setting, size: Size) -> list[Iterates]:
 
 def _epochs(setting: Setting) -> int:
     return max(2, round(setting.epochs))
+
+
+def steps_of_iterates(setting: Setting) -> tuple[int, ...]:
+    """How many steps have been taken at each iterate that `Iterates` looks at."""
+    thin, count = setting.steps // _epochs(setting), _epochs(setting)
+    return tuple(setting.steps - (count - 1 - index) * thin for index in range(count))
 
 
 def keeping(setting: Setting, count: int) -> Setting:

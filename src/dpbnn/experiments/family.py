@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import dpbnn
-from dpbnn.experiments.along_the_way import iterates_of
+from dpbnn.experiments.along_the_way import iterates_of, steps_of_iterates
+from dpbnn.experiments.epsilons import Epsilons
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import titled
-from dpbnn.experiments.settings import Setting, langevin_noise
+from dpbnn.experiments.settings import DELTA, Setting, langevin_noise
 from dpbnn.experiments.words import number, table
 from dpbnn.plots.style import GREY, VERMILION, panels, top_legend
 
@@ -48,14 +49,16 @@ def members(rate: float, size: Size) -> dict[str, list[Setting]]:
 
 
 def jobs(size: Size) -> Sequence[Job]:
-    """The grid at both rates."""
-    return [
-        run
-        for rate in RATES
-        for settings in members(rate, size).values()
-        for setting in settings
-        for run in iterates_of(setting, size)
-    ]
+    """The grid at both rates, and how private it is."""
+    every = [setting for rate in RATES for settings in members(rate, size).values() for setting in settings]
+    return [*(run for setting in every for run in iterates_of(setting, size)), *map(epsilons_of, every)]
+
+
+def epsilons_of(setting: Setting) -> Epsilons:
+    """After each iterate that is kept; clip norm and rate do not matter."""
+    assert setting.noise_multiplier is not None
+    own = setting.noise_multiplier, setting.records, setting.batch_size
+    return Epsilons("by epoch", *own, steps_of_iterates(setting), DELTA)
 
 
 def results(size: Size, found: Mapping[str, Found]) -> Results:
@@ -65,9 +68,7 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
         for family, settings in members(rate, size).items():
             for setting in settings:
                 runs = [found[run.key] for run in iterates_of(setting, size)]
-                plan, count = setting.plan(), len(runs[0]["accuracy"])
-                thin = setting.steps // count
-                steps = [setting.steps - (count - 1 - index) * thin for index in range(count)]
+                private = epsilons_of(setting)
                 rows.append(
                     {
                         "rate": rate,
@@ -76,8 +77,8 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
                         "noise_multiplier": setting.noise_multiplier,
                         "temperature": runs[0]["temperature"],
                         "seeds": [run["seed"] for run in runs],
-                        "steps": steps,
-                        "epsilon": [round(plan.epsilon(steps=taken), 4) for taken in steps],
+                        "steps": private.steps,
+                        "epsilon": [min(own["pld"], own["rdp"]) for own in found[private.key]["epsilon"]],
                         "ours": [run["accuracy"] for run in runs],
                     }
                 )
