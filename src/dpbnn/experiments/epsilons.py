@@ -1,0 +1,49 @@
+"""Epsilon along a run, by every accountant. Many of them take a while, and so they are jobs like any other."""
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import dpbnn
+from dpbnn.experiments.item import Found
+from dpbnn.experiments.words import by_accountant
+
+__all__ = ["Epsilons"]
+
+
+@dataclass(frozen=True)
+class Epsilons:
+    """After each of some numbers of steps; a job."""
+
+    what: str
+    noise_multiplier: float
+    dataset_size: int
+    batch_size: int
+    steps: tuple[int, ...]
+    delta: float
+    on_host: ClassVar[bool] = True
+
+    @property
+    def key(self) -> str:
+        """What it is, and after how many steps."""
+        return f"epsilon, {self.what}, noise {self.noise_multiplier:.6g}, {self.steps[-1]} steps"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All of it."""
+        return asdict(self)
+
+    @property
+    def together(self) -> Hashable:
+        """Nothing is gained by waiting for others."""
+        return self
+
+    @classmethod
+    def run_all(cls, jobs: "Sequence[Epsilons]", device: str) -> Iterator[Found]:
+        """One after another, on the host."""
+        for job in jobs:
+            plans = [
+                dpbnn.PrivacyPlan(job.dataset_size, job.batch_size, steps, 1.0, job.noise_multiplier, job.delta)
+                for steps in job.steps
+            ]
+            yield {"epsilon": [by_accountant(plan) for plan in plans]}
