@@ -13,7 +13,7 @@ from dpbnn.experiments.recipes import BEST, falling
 from dpbnn.experiments.settings import METHODS, NETWORKS
 from dpbnn.experiments.simulated import NOISE_MEAN_SQUARE, simulate
 from dpbnn.experiments.tuning import candidates
-from dpbnn.experiments.words import figure_of, number, paragraph, spread
+from dpbnn.experiments.words import figure_of, number, paragraph, private, spread, upward
 
 
 def test_the_oracle_is_the_exact_gaussian_process():
@@ -73,6 +73,7 @@ def test_figures_become_words():
     assert spread([None, None]) == "2 of 2 diverged"
     assert spread([]) == number(None) == "-"
     assert number(3.7e61) == "4e+61"
+    assert [upward(0.89370151), upward(0.8937), private(0.3125, 3), private(None)] == [0.8938, 0.8937, "0.313", "-"]
     assert number(math.pi, 2) == "3.14"
     assert (
         paragraph("""

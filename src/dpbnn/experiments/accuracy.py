@@ -10,7 +10,7 @@ from dpbnn.experiments.pictures import dots
 from dpbnn.experiments.recipes import best
 from dpbnn.experiments.settings import METHODS, NETWORKS, paper
 from dpbnn.experiments.training import found_by, runs_of
-from dpbnn.experiments.words import by_accountant, figure_of, number, paragraph, spread, table
+from dpbnn.experiments.words import by_accountant, figure_of, number, paragraph, private, spread, table
 from dpbnn.plots.style import panels, top_legend
 
 if TYPE_CHECKING:
@@ -88,22 +88,23 @@ def section(found: Results) -> str:
         paragraph("""
             The paper's settings: 15 epochs, batches of 256, clip norm 1.5, noise multiplier 1.3 (for DP-SGLD 1.272,
             which its learning rate means at temperature 1/2), rates 5e-6, 0.25, 2e-4 and 0.25. MC Dropout learns
-            nothing at its rate with plain SGD; Adam is taken for it, as the paper must have. How the
-            paper trains without privacy it does not say: here without clipping, at the same rates on the MLP and at two
-            fifths of them on the CNN, which collapses at more. Seconds are those of private runs that have the machine
-            to themselves; the paper's are from a P100.
+            nothing at its rate with plain SGD; Adam is taken for it, as the paper must have. How the paper trains
+            without privacy it does not say: here without clipping, at the same rates on the MLP and at two fifths of
+            them on the CNN, which collapses at more. Seconds are those of private runs that have the machine to
+            themselves; the paper's are from a P100.
         """)
     ]
     for network, name in NETWORKS.items():
         rows = [row for row in found["rows"] if row["network"] == network]
         columns = [
-            name, "prior", "paper", "ours", "best found", "paper, not private", "ours, not private",
+            name, "prior", "epsilon", "paper", "ours", "best found", "paper, not private", "ours, not private",
             "paper, s / epoch", "ours, s / epoch",
         ]  # fmt: skip
         lines = [
             [
                 METHODS[row["method"]],
                 row["prior"],
+                private(row["epsilon"]["pld"]),
                 number(row["paper"]["private"], 2),
                 spread(row["ours"]["private"]),
                 spread(row["best"]["private"]) if row["best"] else "-",

@@ -7,7 +7,7 @@ from dpbnn.experiments.along_the_way import Watched
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import lines
 from dpbnn.experiments.settings import METHODS, NETWORKS, paper
-from dpbnn.experiments.words import by_accountant, spread, table
+from dpbnn.experiments.words import by_accountant, paragraph, spread, table
 from dpbnn.plots.style import panels, top_legend
 
 if TYPE_CHECKING:
@@ -54,10 +54,11 @@ def section(found: Results) -> str:
     for row in found["rows"]:
         cells = [spread([run[index] for run in row["ours"]]) for index in _places(row["epoch"])]
         rows.append([NETWORKS[row["network"]], f"DP-{METHODS[row['method']]}", *cells])
-    text = (
-        "At the paper's settings with a Gaussian prior: test accuracy of the posterior so far, by 10 draws, after a "
-        "fifth of the training, half of it, and all. The test images are public and steer nothing."
-    )
+    text = paragraph("""
+        At the paper's settings with a Gaussian prior: test accuracy of the posterior so far, by 10 draws, after a
+        fifth of the training, half of it, and all but the last steps. Samples of DP-SGLD are kept in the last 100
+        steps alone; until then its posterior is the newest iterate. The test images are public and steer nothing.
+    """)
     return f"{text}\n\n{table(['network', 'method', 'a fifth', 'half', 'all'], rows)}"
 
 

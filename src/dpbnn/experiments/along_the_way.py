@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import dpbnn
-from dpbnn.experiments.item import Found, Size
+from dpbnn.experiments.item import Found, Size, mark_of
 from dpbnn.experiments.settings import Setting
-from dpbnn.experiments.training import fitted, images, mark_of, trained
+from dpbnn.experiments.training import fitted, images, trained
 
 __all__ = ["Iterates", "Watched", "iterates_of", "keeping", "steps_of_iterates"]
 
@@ -52,7 +52,8 @@ class Iterates(_Run):
         releases = trained([(keeping(job.setting, _epochs(job.setting)), job.seed) for job in jobs], own, device)
         for job, release in zip(jobs, releases, strict=True):
             prediction: Any = release.predict(own.x_test, num_draws=job.setting.steps, seed=0, keep_draws=True)
-            correct = prediction.draws.argmax(dim=-1) == own.y_test.cpu()
+            correct = prediction.draws.nan_to_num(-1).argmax(dim=-1) == own.y_test.cpu()
+            correct &= prediction.draws.isfinite().all(dim=-1)  # what has diverged is never right
             accuracy = [round(value, 5) for value in correct.double().mean(dim=1).tolist()]
             yield {"seed": job.seed, "accuracy": accuracy, "temperature": release.settings["temperature"]}
 

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import dpbnn
 from dpbnn.experiments.costs import Cost
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import titled
-from dpbnn.experiments.settings import METHODS, NETWORKS, PRIORS, Setting, paper
+from dpbnn.experiments.settings import METHODS, NETWORKS, Setting, paper
 from dpbnn.experiments.words import number, paragraph, table
 from dpbnn.plots.style import BLUE, VERMILION, panels
 
@@ -28,7 +27,7 @@ PAPER = {
 }
 """Of DP-SGLD, DP-BBP and DP-MC Dropout."""
 OURS = {
-    "general weight prior": ["any", "any", "any, as weight decay"],
+    "general weight prior": ["any", "any", "any, as a penalty"],
     "general network architecture": ["any", "any (aligned form)", "any with dropout"],
     "general optimizers": ["none: the step is the sampler", "any of torch.optim", "any of torch.optim"],
     "analytic posterior distribution": ["no; or a Gaussian summary", "a Gaussian for each weight", "no"],
@@ -48,7 +47,7 @@ def setting_of(network: str, method: str, is_private: bool, size: Size) -> Setti
     if method != JOINT:
         return paper("mnist", network, method, "Gaussian", is_private, size)
     own = paper("mnist", network, "bbp", "Gaussian", is_private, size)
-    return replace(own, method=dpbnn.BBP(0.25, PRIORS["Gaussian"], form="joint"))
+    return replace(own, method=replace(own.method, form="joint"))  # type: ignore[type-var]
 
 
 def jobs(size: Size) -> Sequence[Job]:
@@ -105,11 +104,11 @@ def section(found: Results) -> str:
             "As it is here, where words must do:",
             table(["", *names], ours),
             paragraph(f"""
-                And measured, at the paper's settings with a Gaussian prior; memory is what training takes beside the
-                data, and prediction is of {found["test_records"]:,} images by {found["draws"]} draws. Clipping is by
-                book-keeping of activations and output gradients (what the paper calls the outer product) for all of
-                them: in the aligned form of BBP, whose weights are drawn once for the batch, nothing stands against it,
-                and so the paper's "high" and "no" do not hold. The joint form is the paper's Algorithm 3 with one draw.
+                And measured, one run each, at the paper's settings with a Gaussian prior; memory is what training
+                takes beside the data, and prediction is of {found["test_records"]:,} images by {found["draws"]} draws.
+                DP-BBP in its aligned form draws its weights once for the batch, so that clipping is by book-keeping of
+                activations and output gradients as for the others (what the paper calls the outer product): the
+                paper's "high" and "no" do not hold for it. The joint form is the paper's Algorithm 3 with one draw.
             """),
             table(columns, rows),
         ]

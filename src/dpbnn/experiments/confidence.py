@@ -10,7 +10,7 @@ from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import titled
 from dpbnn.experiments.reliability import PANELS, named, settings_of
 from dpbnn.experiments.training import found_by, runs_of
-from dpbnn.experiments.words import table
+from dpbnn.experiments.words import paragraph, table
 from dpbnn.metrics.classification import ConfidenceHistogram
 from dpbnn.plots.style import panels
 
@@ -35,7 +35,7 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
         runs = found_by(setting, size, found)
         about = dict(zip(("method", "prior", "is_private"), PANELS[index], strict=True))
         counts = {
-            kind: torch.tensor([run["confidence"][kind] for run in runs]).sum(dim=0).tolist()
+            kind: torch.tensor([run["confidence"][kind] for run in runs if run["confidence"]]).sum(dim=0).tolist()
             for kind in ("correct", "wrong")
         }
         rows.append(about | {"settings": setting.to_json(), "seeds": [run["seed"] for run in runs], "counts": counts})
@@ -43,19 +43,18 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
 
 
 def section(found: Results) -> str:
-    """How much of the right and of the wrong is said with confidence above 0.9."""
+    """How much of the right and of the wrong is said with a confidence in the uppermost bin."""
     rows = []
     for row in found["rows"]:
         shares = []
         for kind in ("correct", "wrong"):
             counts = torch.tensor(row["counts"][kind], dtype=torch.float64)
-            above = round(0.9 * len(counts))  # the first bin that lies above
-            shares.append(f"{100 * float(counts[above:].sum() / counts.sum().clamp_min(1)):.1f} %")
+            shares.append(f"{100 * float(counts[-1] / counts.sum().clamp_min(1)):.1f} %")
         rows.append([named(row["method"], row["prior"], row["is_private"]), *shares])
-    text = (
-        "On the MLP, at the paper's settings, private. Of the right and of the wrong answers, so many are given with a "
-    )
-    text += "confidence above 0.93 (the upper of 15 bins):"
+    text = paragraph("""
+        On the MLP, at the paper's settings, private; the answers of all seeds together. Of the right and of the wrong
+        ones, so many are given with a confidence above 0.93 (the uppermost of 15 bins):
+    """)
     return f"{text}\n\n{table(['', 'right', 'wrong'], rows)}"
 
 

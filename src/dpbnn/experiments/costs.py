@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import torch
 
 import dpbnn
-from dpbnn.experiments.item import Found, Size
+from dpbnn.experiments.item import Found, Size, mark_of
 from dpbnn.experiments.settings import NETWORKS, Setting
-from dpbnn.experiments.training import fitted, images, mark_of
+from dpbnn.experiments.training import fitted, images
 
 __all__ = ["Cost"]
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import dpbnn
-from dpbnn.experiments.item import Found
+from dpbnn.experiments.item import Found, mark_of
 from dpbnn.experiments.words import by_accountant
 
 __all__ = ["Epsilons"]
@@ -25,8 +25,8 @@ class Epsilons:
 
     @property
     def key(self) -> str:
-        """What it is, and after how many steps."""
-        return f"epsilon, {self.what}, noise {self.noise_multiplier:.6g}, {self.steps[-1]} steps"
+        """For example "epsilon, by epoch, noise 1.3, 1f0a93"."""
+        return f"epsilon, {self.what}, noise {self.noise_multiplier:.6g}, {mark_of(self.settings)}"
 
     @property
     def settings(self) -> dict[str, Any]:

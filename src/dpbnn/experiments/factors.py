@@ -14,7 +14,7 @@ from dpbnn.experiments.along_the_way import iterates_of
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import MARKS, titled
 from dpbnn.experiments.settings import Setting, langevin_noise
-from dpbnn.experiments.words import number, spread, table
+from dpbnn.experiments.words import number, paragraph, private, spread, table, upward
 from dpbnn.plots.style import panels, top_legend
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
                         "seeds": [run["seed"] for run in runs],
                         "noise_multiplier": setting.noise_multiplier,
                         "temperature": runs[0]["temperature"],
-                        "epsilon": round(setting.plan().epsilon(), 4),
+                        "epsilon": upward(setting.plan().epsilon()),
                         "ours": [run["accuracy"][-1] for run in runs],
                     }
                 )
@@ -79,10 +79,13 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
 def section(found: Results) -> str:
     """A table for each factor."""
     parts = [
-        "On the CNN, clip norm 1.5, the same number of epochs throughout, no prior; accuracy of the last iterate. The "
-        "paper finds that larger batches make DP-SGLD more private, against the rule. That is so at a fixed learning "
-        "rate, because the noise multiplier then grows with the batch: s = B / (sqrt(eta) n C). It is the noise that "
-        "makes it more private, not the batch; DP-SGD with the same noise has the same epsilon."
+        paragraph("""
+            On the CNN, clip norm 1.5, the same number of epochs throughout, no prior; accuracy of the last iterate.
+            Learning rates are those of DP-SGD; in DP-SGLD eta is the rate over the number of records n. The paper
+            finds that larger batches make DP-SGLD more private, against the rule. That is so at a fixed rate, because
+            the noise multiplier then grows with the batch: s = B / (sqrt(eta) n C). It is the noise that makes it more
+            private, not the batch; DP-SGD with the same noise has the same epsilon.
+        """)
     ]
     for factor, name in FACTORS.items():
         rows = [
@@ -91,7 +94,7 @@ def section(found: Results) -> str:
                 row["family"],
                 number(row["noise_multiplier"]),
                 f"{row['temperature']:.3g}",
-                number(row["epsilon"]),
+                private(row["epsilon"], 3),
                 spread(row["ours"]),
             ]
             for row in found["rows"]

@@ -4,6 +4,8 @@ An item names its jobs, makes results of what they found, and of the results alo
 Pictures and text can so be made again from the results, and a job that several items ask for is done once.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FULL", "QUICK", "Found", "Item", "Job", "Results", "Size"]
+__all__ = ["FULL", "QUICK", "Found", "Item", "Job", "Results", "Size", "mark_of"]
 
 Found = Mapping[str, Any]
 """What one job found; JSON."""
@@ -75,6 +77,11 @@ class Job(Protocol):
     def run_all(cls, jobs: Sequence[Self], device: str) -> Iterator[Found]:
         """What each of these jobs found, in their order."""
         ...
+
+
+def mark_of(settings: Mapping[str, Any]) -> str:
+    """Tells settings apart in a key."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:6]
 
 
 @dataclass(frozen=True)

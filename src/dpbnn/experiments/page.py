@@ -17,16 +17,19 @@ from dpbnn.experiments.running import write
 __all__ = ["FOLDER", "PAGE", "page", "picture_mark", "write_item", "write_page"]
 
 FOLDER, PAGE = "reproduction", "reproduction.md"
+FORMAT = 1
+"""Of the JSON files: another one whenever a section needs what older files do not hold."""
 HEAD = """# The paper, again
 
 Every table and figure of "Differentially Private Bayesian Neural Networks on Accuracy, Privacy and Reliability" (Zhang,
 Bu, Chen, Long 2022), by `dpbnn reproduce all`: the paper's figure, ours at the paper's settings, and ours at the best
-settings that were found within the same epsilon. Figures are medians over seeds, with the least and the largest behind
-them. This page is made from the JSON files in `reproduction/`, which hold every single run.
+settings that were found within epsilon 0.894, the largest of the paper's. Where nothing else is said, figures are
+medians over seeds, with the least and the largest behind them. This page is made from the JSON files in
+`reproduction/`.
 
-Epsilon is for records that are added or removed, at delta 1e-5, by the tighter of two valid accountants (PLD). It is
-that of one release. Choosing settings is a release too: the best ones were chosen on public images, and the epsilons do
-not include that.
+Epsilon is for records that are added or removed, rounded up, at delta 1e-5 where nothing else is said, by the tighter
+of two valid accountants (mostly PLD). It is that of one release. Choosing settings is a release too: the best ones were
+chosen on public images, and the epsilons do not include that.
 """
 
 
@@ -34,7 +37,7 @@ def write_item(item: Item, results: Results, size: Size, about: Sequence[Mapping
     """What came out, and its picture; `about` is where and when each of its jobs was done, and how long it took."""
     where = {name: ", ".join(sorted({own[name] for own in about})) for name in ("device", "torch", "python", "date")}
     seconds = round(sum(own["seconds"] for own in about), 1)
-    whole = {"name": item.name, "size": size.name, **where, "seconds": seconds} | results
+    whole = {"name": item.name, "format": FORMAT, "size": size.name, **where, "seconds": seconds} | results
     write(folder / FOLDER / f"{item.name}.json", f"{json.dumps(whole, indent=1)}\n".encode())
     _draw(item, whole, folder)
 
@@ -49,14 +52,18 @@ def write_page(folder: Path, draw: bool = False) -> None:
 
 def page(folder: Path) -> str:
     """From the JSON files."""
-    return "\n".join([HEAD, *(_section(item, results) for item, results in _written(folder))])
+    written = {item.name: _section(item, results) for item, results in _written(folder)}
+    missing = [f"`{name}`" for name in ITEMS if name not in written]
+    left_out = [f"Not run yet: {', '.join(missing)}.\n"] if missing else []
+    return "\n".join([HEAD, *left_out, *written.values()])
 
 
 def _written(folder: Path) -> Iterator[tuple[Item, Results]]:
+    """What is there, but for files that another version of this code has written."""
     for item in ITEMS.values():
         file = folder / FOLDER / f"{item.name}.json"
-        if file.is_file():
-            yield item, json.loads(file.read_text())
+        if file.is_file() and (results := json.loads(file.read_text())).get("format") == FORMAT:
+            yield item, results
 
 
 def _section(item: Item, results: Mapping[str, Any]) -> str:

@@ -8,11 +8,11 @@ import torch
 
 from dpbnn import plots
 from dpbnn.experiments.digits import DIGITS, easy_and_hard
-from dpbnn.experiments.item import Found, Item, Job, Results, Size
+from dpbnn.experiments.item import Found, Item, Job, Results, Size, mark_of
 from dpbnn.experiments.pictures import titled
 from dpbnn.experiments.reliability import BAYESIAN, named
 from dpbnn.experiments.settings import METHODS, Setting, paper
-from dpbnn.experiments.training import images, mark_of, trained
+from dpbnn.experiments.training import images, trained
 from dpbnn.experiments.words import paragraph, table
 from dpbnn.plots.style import panels
 
@@ -95,8 +95,8 @@ def section(found: Results) -> str:
         The images are chosen by a rule that takes no training. The easy one (number {found["images"]["easy"]} of the
         test images) is the 2 whose 50 nearest training images are all 2s and lie nearest; the hard one (number
         {found["images"]["hard"]}) is the 3 whose 50 nearest have the most mixed labels, by their entropy. On the MLP,
-        at the paper's settings with a Gaussian prior, the probability of the true class over the draws of one run, mean
-        and standard deviation:
+        at the paper's settings with a Gaussian prior, the probability of the true class over the draws of one run,
+        mean and standard deviation:
     """)
     rows = []
     for row in found["rows"]:

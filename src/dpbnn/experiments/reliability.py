@@ -49,7 +49,7 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
     rows = []
     for panel, setting in zip(PANELS, settings_of(size), strict=True):
         runs = found_by(setting, size, found)
-        bins = _pooled([run["reliability"] for run in runs])
+        bins = _pooled([run["reliability"] for run in runs if run["reliability"]])
         about = dict(zip(("method", "prior", "is_private"), panel, strict=True))
         rows.append(about | {"settings": setting.to_json(), "seeds": [run["seed"] for run in runs], "bins": bins})
     return {"rows": rows}

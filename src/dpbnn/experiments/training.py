@@ -1,7 +1,5 @@
 """Training runs of image classifiers, and everything that is measured on them."""
 
-import hashlib
-import json
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from torch import Tensor
 import dpbnn
 from dpbnn import metrics
 from dpbnn.data import IMAGE_SETS, Images, load_images
-from dpbnn.experiments.item import Found, Size
+from dpbnn.experiments.item import Found, Size, mark_of
 from dpbnn.experiments.recipes import three_ways
 from dpbnn.experiments.settings import METHODS, NETWORKS, Setting
 from dpbnn.experiments.words import by_accountant
@@ -24,7 +22,6 @@ __all__ = [
     "fitted",
     "found_by",
     "images",
-    "mark_of",
     "rows_in_three_ways",
     "runs_in_three_ways",
     "runs_of",
@@ -100,11 +97,6 @@ def fitted(setting: Setting, seed: int, own: Images, device: str, **more: Any) -
 def _execution_on(device: str) -> dpbnn.Execution:
     """In TF32 on a GPU; norms, clipping and noise are not touched by that."""
     return dpbnn.Execution(precision="tf32" if device == "cuda" else None)
-
-
-def mark_of(settings: Mapping[str, Any]) -> str:
-    """Tells settings apart in a key."""
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:6]
 
 
 def runs_of(setting: Setting, size: Size) -> list[Training]:

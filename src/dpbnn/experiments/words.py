@@ -1,12 +1,13 @@
 """Figures as words and tables, the same way in every section."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 import dpbnn
 from dpbnn.experiments.item import Found
 
-__all__ = ["ACCOUNTANTS", "by_accountant", "figure_of", "number", "paragraph", "spread", "table"]
+__all__ = ["ACCOUNTANTS", "by_accountant", "figure_of", "number", "paragraph", "private", "spread", "table", "upward"]
 
 ACCOUNTANTS = ("pld", "rdp", "gdp")
 
@@ -43,5 +44,15 @@ def figure_of(name: str) -> Callable[[Sequence[Found]], list[float | None]]:
 
 
 def by_accountant(plan: dpbnn.PrivacyPlan) -> dict[str, float]:
-    """Epsilon as each accountant has it; that of GDP is an approximation, which can be too small."""
-    return {name: round(plan.epsilon(accountant=name), 4) for name in ACCOUNTANTS}
+    """Epsilon as each accountant has it, rounded up; that of GDP is an approximation, which can be too small."""
+    return {name: upward(plan.epsilon(accountant=name)) for name in ACCOUNTANTS}
+
+
+def upward(epsilon: float, decimals: int = 4) -> float:
+    """The next number of so few decimals: a guarantee is not rounded down."""
+    return math.ceil(epsilon * 10**decimals - 1e-9) / 10**decimals
+
+
+def private(epsilon: float | None, decimals: int = 4) -> str:
+    """An epsilon in words."""
+    return number(None if epsilon is None else upward(epsilon, decimals), decimals)
