@@ -1,49 +1,35 @@
 """Runs that are looked at along the way: after each epoch, or some twenty times."""
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import dpbnn
-from dpbnn.experiments.item import Found, Size, mark_of
+from dpbnn.experiments.item import Found, Size
+from dpbnn.experiments.seeded_run import SeededRun
 from dpbnn.experiments.settings import Setting
 from dpbnn.experiments.training import fitted, images, trained
 
 __all__ = ["Iterates", "Watched", "iterates_of", "keeping", "steps_of_iterates"]
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A setting with a seed."""
-
-    setting: Setting
-    seed: int
-    size: Size
-    on_host: ClassVar[bool] = False
+class _AlongTheWay(SeededRun):
+    """Only accuracy is measured."""
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """The setting, and how much is measured."""
-        return {"setting": self.setting.to_json(), "seed": self.seed, "test_records": self.size.test_records}
+    def measured(self) -> dict[str, Any]:
+        """On so many images."""
+        return {"test_records": self.size.test_records}
 
 
-@dataclass(frozen=True)
-class Iterates(_Run):
+class Iterates(_AlongTheWay):
     """A run of plain DP-SGD, or of DP-SGLD, whose iterate after each epoch is tried on the test images; a job.
 
     DP-SGD is trained as the sampler that it is: DP-SGLD with learning rate eta / n, at the temperature that its noise
     implies, has the same iterates, and keeps them.
     """
 
-    @property
-    def key(self) -> str:
-        """For example "mnist, CNN, DP-SGD, 1f0a93, seed 0, by epoch"."""
-        return f"{self.setting.label}, {mark_of(self.settings)}, seed {self.seed}, by epoch"
-
-    @property
-    def together(self) -> Hashable:
-        """Runs of the same length on the same data."""
-        return self.setting.data, self.setting.network, self.setting.steps
+    what = "by epoch"
 
     @classmethod
     def run_all(cls, jobs: "Sequence[Iterates]", device: str) -> Iterator[Found]:
@@ -83,14 +69,10 @@ def keeping(setting: Setting, count: int) -> Setting:
     return replace(setting, method=replace(sampler, keep_as=keep))
 
 
-@dataclass(frozen=True)
-class Watched(_Run):
+class Watched(_AlongTheWay):
     """A run of any method whose posterior so far is tried on the test images some twenty times; a job."""
 
-    @property
-    def key(self) -> str:
-        """For example "mnist, MLP, DP-BBP, 1f0a93, seed 0, watched"."""
-        return f"{self.setting.label}, {mark_of(self.settings)}, seed {self.seed}, watched"
+    what = "watched"
 
     @property
     def together(self) -> Hashable:

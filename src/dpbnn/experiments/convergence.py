@@ -10,10 +10,10 @@ does not come to rest. DP-SGD with constant noise multiplier and clip norm and e
 """
 
 import statistics
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,9 @@ from torch.nn.functional import cross_entropy
 import dpbnn
 from dpbnn.data import Images
 from dpbnn.experiments.along_the_way import keeping
-from dpbnn.experiments.item import Found, Item, Job, Results, Size, mark_of
+from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import LINES, MARKS, titled
+from dpbnn.experiments.seeded_run import SeededRun
 from dpbnn.experiments.settings import Setting, langevin_noise
 from dpbnn.experiments.training import images, trained
 from dpbnn.experiments.words import number, paragraph, private, spread, table, upward
@@ -50,29 +51,15 @@ NOISE = 1.0
 """Of DP-SGD; that of DP-SGLD follows from its rate."""
 
 
-@dataclass(frozen=True)
-class GradientNorms:
-    """The norm of the mean gradient over all training images, at iterates all along one run; a job."""
+class GradientNorms(SeededRun):
+    """The norm of the mean gradient over all training images, at iterates all along a run; a job."""
 
-    setting: Setting
-    seed: int
-    size: Size
-    on_host: ClassVar[bool] = False
+    what = "gradient norms"
 
     @property
-    def key(self) -> str:
-        """For example "mnist, MLP, DP-SGD, 1f0a93, seed 0, gradient norms"."""
-        return f"{self.setting.label}, {mark_of(self.settings)}, seed {self.seed}, gradient norms"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The setting, and how much is measured."""
-        return {"setting": self.setting.to_json(), "seed": self.seed, "iterates": iterates_of(self.setting.steps)}
-
-    @property
-    def together(self) -> Hashable:
-        """Runs of the same length."""
-        return self.setting.steps
+    def measured(self) -> dict[str, Any]:
+        """At so many iterates."""
+        return {"iterates": iterates_of(self.setting.steps)}
 
     @classmethod
     def run_all(cls, jobs: "Sequence[GradientNorms]", device: str) -> Iterator[Found]:

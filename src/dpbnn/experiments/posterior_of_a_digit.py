@@ -1,17 +1,17 @@
 """What 100 draws of the weights say about an easy and a hard digit: three methods, private and not."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dpbnn import plots
 from dpbnn.experiments.digits import DIGITS, easy_and_hard
-from dpbnn.experiments.item import Found, Item, Job, Results, Size, mark_of
+from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import titled
 from dpbnn.experiments.reliability import BAYESIAN, named
-from dpbnn.experiments.settings import METHODS, Setting, paper
+from dpbnn.experiments.seeded_run import SeededRun
+from dpbnn.experiments.settings import METHODS, paper
 from dpbnn.experiments.training import images, trained
 from dpbnn.experiments.words import paragraph, table
 from dpbnn.plots.style import panels
@@ -22,36 +22,17 @@ if TYPE_CHECKING:
 __all__ = ["ITEM"]
 
 
-@dataclass(frozen=True)
-class Draws:
-    """One run, and what every draw from it says about the two images, ``[draws, classes]`` each; a job."""
+class Draws(SeededRun):
+    """What every draw from a run says about the two images, ``[draws, classes]`` each; a job."""
 
-    setting: Setting
-    size: Size
-    on_host: ClassVar[bool] = False
-
-    @property
-    def key(self) -> str:
-        """For example "mnist, MLP, DP-SGLD, 1f0a93, two digits"."""
-        return f"{self.setting.label}, {mark_of(self.settings)}, two digits"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The setting, and how much is measured."""
-        measured = {"test_records": self.size.test_records, "draws": self.size.draws}
-        return {"setting": self.setting.to_json()} | measured
-
-    @property
-    def together(self) -> Hashable:
-        """Runs of the same length."""
-        return self.setting.steps
+    what = "two digits"
 
     @classmethod
     def run_all(cls, jobs: "Sequence[Draws]", device: str) -> Iterator[Found]:
         """All at once, where a GPU can."""
         own = images("mnist", jobs[0].size, device)
         two = own.x_test[list(easy_and_hard(jobs[0].size))]
-        for job, release in zip(jobs, trained([(job.setting, 0) for job in jobs], own, device), strict=True):
+        for job, release in zip(jobs, trained([(job.setting, job.seed) for job in jobs], own, device), strict=True):
             prediction: Any = release.predict(two, num_draws=job.size.draws, seed=0, keep_draws=True)
             digits = zip(DIGITS, prediction.draws.transpose(0, 1), strict=True)
             yield {digit: [[round(p, 5) for p in draw] for draw in draws.tolist()] for digit, draws in digits}
@@ -60,7 +41,7 @@ class Draws:
 def runs_of(size: Size) -> list[tuple[str, bool, Draws]]:
     """By method, not private and private."""
     return [
-        (method, is_private, Draws(paper("mnist", "mlp", method, "Gaussian", is_private, size), size))
+        (method, is_private, Draws(paper("mnist", "mlp", method, "Gaussian", is_private, size), 0, size))
         for is_private in (False, True)
         for method in BAYESIAN
     ]
@@ -80,7 +61,7 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
             "method": method,
             "is_private": is_private,
             "settings": run.setting.to_json(),
-            "seeds": [0],
+            "seeds": [run.seed],
             "draws": found[run.key],
         }
         for method, is_private, run in runs_of(size)

@@ -1,10 +1,9 @@
 """Training runs of image classifiers, and everything that is measured on them."""
 
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,8 +11,9 @@ from torch import Tensor
 import dpbnn
 from dpbnn import metrics
 from dpbnn.data import IMAGE_SETS, Images, load_images
-from dpbnn.experiments.item import Found, Size, mark_of
+from dpbnn.experiments.item import Found, Size
 from dpbnn.experiments.recipes import three_ways
+from dpbnn.experiments.seeded_run import SeededRun
 from dpbnn.experiments.settings import METHODS, NETWORKS, Setting
 from dpbnn.experiments.words import by_accountant
 
@@ -33,35 +33,12 @@ FOREIGN = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
 DECIMALS = 5
 
 
-@dataclass(frozen=True)
-class Training:
-    """One run of a setting from one seed: the network's initial weights, and the method's own draws.
+class Training(SeededRun):
+    """A run, and everything that is measured on it; a job.
 
-    Sampling and noise are fresh in every run. What is measured: all figures of `dpbnn.metrics.evaluate` on the test
-    images, the bins behind the calibration errors, and how well doubt tells images of another kind apart; nothing where
-    the network has diverged.
+    All figures of `dpbnn.metrics.evaluate` on the test images, the bins behind the calibration errors, and how well
+    doubt tells images of another kind apart; nothing where the network has diverged.
     """
-
-    setting: Setting
-    seed: int
-    size: Size
-    on_host: ClassVar[bool] = False
-
-    @property
-    def key(self) -> str:
-        """For example "mnist, CNN, DP-SGLD, 1f0a93, seed 0"."""
-        return f"{self.setting.label}, {mark_of(self.settings)}, seed {self.seed}"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The setting, and how much is measured."""
-        measured = {"test_records": self.size.test_records, "draws": self.size.draws}
-        return {"setting": self.setting.to_json(), "seed": self.seed} | measured
-
-    @property
-    def together(self) -> Hashable:
-        """Runs of the same length on the same data."""
-        return self.setting.data, self.setting.network, self.setting.steps
 
     @classmethod
     def run_all(cls, jobs: "Sequence[Training]", device: str) -> Iterator[Found]:

@@ -6,17 +6,18 @@ calibration. On private data all of this would have to be paid for.
 """
 
 import statistics
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from dpbnn import metrics
 from dpbnn.data import Images
-from dpbnn.experiments.item import Found, Item, Job, Results, Size, mark_of
+from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import MARKS, titled
 from dpbnn.experiments.recipes import BATCH_SHARE, EPOCHS, Recipe
-from dpbnn.experiments.settings import METHODS, NETWORKS, Setting
+from dpbnn.experiments.seeded_run import SeededRun
+from dpbnn.experiments.settings import METHODS, NETWORKS
 from dpbnn.experiments.training import images, trained
 from dpbnn.experiments.words import number, paragraph, table
 from dpbnn.plots.style import panels, top_legend
@@ -31,29 +32,15 @@ SEEDS = 2
 FIGURES = ("accuracy", "negative_log_likelihood", "expected_calibration_error")
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A candidate with one seed, judged on the training images that it has not seen; a job."""
+class Trial(SeededRun):
+    """A candidate, judged on the training images that it has not seen; a job."""
 
-    setting: Setting
-    seed: int
-    size: Size
-    on_host: ClassVar[bool] = False
+    what = "trial"
 
     @property
-    def key(self) -> str:
-        """For example "mnist, CNN, DP-SGLD, 1f0a93, seed 0, trial"."""
-        return f"{self.setting.label}, {mark_of(self.settings)}, seed {self.seed}, trial"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The setting, and how much is measured."""
-        return {"setting": self.setting.to_json(), "seed": self.seed, "draws": self.size.draws}
-
-    @property
-    def together(self) -> Hashable:
-        """Runs of the same length."""
-        return self.setting.network, self.setting.steps
+    def measured(self) -> dict[str, Any]:
+        """With so many draws."""
+        return {"draws": self.size.draws}
 
     @classmethod
     def run_all(cls, jobs: "Sequence[Trial]", device: str) -> Iterator[Found]:
