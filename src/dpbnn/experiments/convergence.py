@@ -157,7 +157,8 @@ def section(found: Results) -> str:
         first loss L0): its second term needs eta ~ 1/T, and with eta ~ T^(-1/3) it grows like T^(2/3). A sampler at a
         fixed temperature does not come to rest: with ReLU its gradients do not get smaller than in the first steps,
         however long it runs, and with tanh, whose units saturate as weights grow, they stop falling. Those of DP-SGD
-        with eta ~ T^(-1/2) go on falling; its epsilon grows meanwhile.
+        with eta ~ T^(-1/2) go on falling; its epsilon grows meanwhile. Norms without noise can be shown because these
+        images are public.
     """)
     rows = [
         [
