@@ -29,6 +29,8 @@ def test_without_a_name_it_lists_the_items(capsys):
     [
         (["nonsense"], "NAME must be one of 'accuracy'"),
         (["accountants", "--minutes", "0"], "--minutes must be > 0, got 0.0"),
+        (["accountants", "--draw"], "--draw must stand alone, got accountants"),
+        (["accountants", "--quick", "--out", __file__], "--out must be a folder that can be written to"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, message):

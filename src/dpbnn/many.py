@@ -28,6 +28,7 @@ from dpbnn import _validate
 from dpbnn.execution import Execution
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
+from dpbnn.privacy.budget import spending
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.records import ResidentRecords
 from dpbnn.release import Release
@@ -82,7 +83,8 @@ def fit_many(
         The releases are those of single runs, but for rounding.
     """
     runs: list[Run] = []
-    for index, one in enumerate(_listed(setups)):
+    listed = _listed(setups)
+    for index, one in enumerate(listed):
         x, targets = (X, y) if not runs else _shared(runs[0], X, y)
         with _named(index):
             runs.append(
@@ -90,13 +92,14 @@ def fit_many(
             )
     releases: dict[int, Release] = {}
     positions = [run.begin() for run in runs]
-    for group in _groups(runs, positions):
-        own_runs = [runs[index] for index in group]
-        reached = _train(own_runs, [positions[index] for index in group], progress)
-        for index, run, position in zip(group, own_runs, reached, strict=True):
-            release = run.release(position)
-            settings = {**release.settings, "runs_on_the_same_records": len(runs)}
-            releases[index] = replace(release, settings=settings)
+    with spending(*(one.plan for one in listed)):
+        for group in _groups(runs, positions):
+            own_runs = [runs[index] for index in group]
+            reached = _train(own_runs, [positions[index] for index in group], progress)
+            for index, run, position in zip(group, own_runs, reached, strict=True):
+                release = run.release(position)
+                settings = {**release.settings, "runs_on_the_same_records": len(runs)}
+                releases[index] = replace(release, settings=settings)
     return [releases[index] for index in range(len(runs))]
 
 

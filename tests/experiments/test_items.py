@@ -219,11 +219,11 @@ def test_gradients_fall_for_the_optimizer_and_not_for_the_sampler(results):
         return torch.tensor(ratio).log() / torch.tensor(last["steps"] / first["steps"]).log()
 
     assert slope("relu", "DP-SGLD") > -0.1
-    assert slope("tanh", "DP-SGLD") > -0.25
+    assert slope("tanh", "DP-SGLD") > slope("tanh", "DP-SGD,") + 0.05
     assert slope("relu", "DP-SGD,") < -0.15
     assert slope("tanh", "DP-SGD,") < -0.1
     for row in results["convergence"]["rows"]:
-        assert row["smallest_mean"] >= sum(row["ours"]) / len(row["ours"]), "the expectation comes before the smallest"
+        assert row["smallest_mean"] > sum(row["ours"]) / len(row["ours"]), "the expectation comes before the smallest"
 
 
 @pytest.mark.slow

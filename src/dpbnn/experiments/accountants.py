@@ -83,8 +83,8 @@ def section(found: Results) -> str:
             table(["", "PLD", "RDP", "GDP", "paper's RDP", "paper's GDP"], after),
             paragraph(f"""
                 Theorem 1 prints the noise multiplier of DP-SGLD as s = sqrt(eta) B / (n C), which for the paper's
-                setting (eta 5e-6, B 256, n 60,000, C 1.5) is {found["theorem_1"]["as printed"]:.1e}: no privacy at
-                all. Matching the noise of both steps, sqrt(eta) = eta n s C / B, gives s = B / (sqrt(eta) n C) =
+                setting (eta 5e-6, B 256, n 60,000, C 1.5) is {found["theorem_1"]["as printed"]:.1e}: no privacy at all.
+                Matching the noise of both steps, sqrt(eta) = eta n s C / B, gives s = B / (sqrt(eta) n C) =
                 {found["theorem_1"]["by matching coefficients"]:.6f}, and only that gives the paper's own epsilons.
             """),
             "Elsewhere:",

@@ -55,9 +55,9 @@ def section(found: Results) -> str:
         cells = [spread([run[index] for run in row["ours"]]) for index in _places(row["epoch"])]
         rows.append([NETWORKS[row["network"]], f"DP-{METHODS[row['method']]}", *cells])
     text = paragraph("""
-        At the paper's settings with a Gaussian prior: test accuracy of the posterior so far, by 10 draws, after a
-        fifth of the training, half of it, and all but the last steps. Samples of DP-SGLD are kept in the last 100
-        steps alone; until then its posterior is the newest iterate. The test images are public and steer nothing.
+        At the paper's settings with a Gaussian prior: test accuracy of the posterior so far, by 10 draws, after a fifth
+        of the training, half of it, and all but the last steps. Samples of DP-SGLD are kept in the last 100 steps
+        alone; until then its posterior is the newest iterate. The test images are public and steer nothing.
     """)
     return f"{text}\n\n{table(['network', 'method', 'a fifth', 'half', 'all'], rows)}"
 

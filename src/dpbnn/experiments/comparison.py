@@ -104,11 +104,12 @@ def section(found: Results) -> str:
             "As it is here, where words must do:",
             table(["", *names], ours),
             paragraph(f"""
-                And measured, one run each, at the paper's settings with a Gaussian prior; memory is what training
-                takes beside the data, and prediction is of {found["test_records"]:,} images by {found["draws"]} draws.
-                DP-BBP in its aligned form draws its weights once for the batch, so that clipping is by book-keeping of
-                activations and output gradients as for the others (what the paper calls the outer product): the
-                paper's "high" and "no" do not hold for it. The joint form is the paper's Algorithm 3 with one draw.
+                And measured, one run each, at the paper's settings with a Gaussian prior; memory is what training takes
+                beside the data, and prediction is of {found["test_records"]:,} images by {found["draws"]} draws. DP-BBP
+                in its aligned form draws its weights once for the batch, so that clipping is by book-keeping of
+                activations and output gradients as for the others (what the paper calls the outer product): the paper's
+                "high" and "no" do not hold for it. The joint form is the paper's Algorithm 3 with one draw. MC
+                Dropout's time includes Adam's. Differences of a tenth are chance.
             """),
             table(columns, rows),
         ]
@@ -135,7 +136,7 @@ def picture(found: Results) -> "Figure":
         right.grid(axis="x", linewidth=0.3)
         right.set_xlabel("size of the release, MiB (log)")
         for one in (left, right):
-            one.invert_yaxis()
+            one.set_ylim(len(names) - 0.5, -0.5)
             titled(one, NETWORKS[network])
     return figure
 

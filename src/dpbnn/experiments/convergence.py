@@ -148,17 +148,17 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
 def section(found: Results) -> str:
     """A table, and what it says."""
     text = paragraph(f"""
-        The smallest norm of the whole gradient among the first weights and up to {found["most_iterates"]} iterates of
-        a run, on a network 784-20-10 with 2,000 images of MNIST, batches of 200; of DP-SGD with constant noise
-        multiplier 1, of DP-SGLD at temperature 1/2. Theorem 4 says that it falls like T^(-1/4) for DP-SGLD with eta ~
-        T^(-1/3) and C ~ T^(-1/6), if every gradient is clipped (here most are). The proof takes s = sqrt(eta) B / (n
-        C) from Theorem 1 as printed, which is upside down. With the algorithm's own noise N(0, 2 tau eta) the
-        condition that the proof balances reads eta^2 n^2 C^2 T L + 2 tau eta d T L = L0 (d weights, smoothness L,
-        first loss L0): its second term needs eta ~ 1/T, and with eta ~ T^(-1/3) it grows like T^(2/3). A sampler at a
-        fixed temperature does not come to rest: with ReLU its gradients do not get smaller than in the first steps,
-        however long it runs, and with tanh, whose units saturate as weights grow, they stop falling. Those of DP-SGD
-        with eta ~ T^(-1/2) go on falling; its epsilon grows meanwhile. Norms without noise can be shown because these
-        images are public.
+        The smallest norm of the whole gradient among the first weights and up to {found["most_iterates"]} iterates of a
+        run, on a network 784-20-10 with 2,000 images of MNIST, batches of 200; of DP-SGD with constant noise multiplier
+        1, of DP-SGLD at temperature 1/2. Theorem 4 says that it falls like T^(-1/4) for DP-SGLD with eta ~ T^(-1/3) and
+        C ~ T^(-1/6), if every gradient is clipped; here only a part of them is, fewer as training goes on. The proof
+        takes s = sqrt(eta) B / (n C) from Theorem 1 as printed, which is upside down. With the algorithm's own noise
+        N(0, 2 tau eta) the condition that the proof balances reads eta^2 n^2 C^2 T L + 2 tau eta d T L = L0 (d weights,
+        smoothness L, first loss L0): its second term needs eta ~ 1/T, and with eta ~ T^(-1/3) it grows like T^(2/3). A
+        sampler at a fixed temperature does not come to rest: with ReLU its gradients do not get smaller in up to 10,000
+        steps, and with tanh, whose units saturate as weights grow, they do so much more slowly than that. Those of
+        DP-SGD with eta ~ T^(-1/2) go on falling, at first as fast as the line, with ReLU more slowly later; its epsilon
+        grows meanwhile. Norms without noise can be shown because these images are public.
     """)
     rows = [
         [

@@ -81,9 +81,9 @@ def section(found: Results) -> str:
     parts = [
         paragraph("""
             On the CNN, clip norm 1.5, the same number of epochs throughout, no prior; accuracy of the last iterate.
-            Learning rates are those of DP-SGD; in DP-SGLD eta is the rate over the number of records n. The paper
-            finds that larger batches make DP-SGLD more private, against the rule. That is so at a fixed rate, because
-            the noise multiplier then grows with the batch: s = B / (sqrt(eta) n C). It is the noise that makes it more
+            Learning rates are those of DP-SGD; in DP-SGLD eta is the rate over the number of records n. The paper finds
+            that larger batches make DP-SGLD more private, against the rule. That is so at a fixed rate, because the
+            noise multiplier then grows with the batch: s = B / (sqrt(eta) n C). It is the noise that makes it more
             private, not the batch; DP-SGD with the same noise has the same epsilon.
         """)
     ]

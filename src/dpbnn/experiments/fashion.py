@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import dots
+from dpbnn.experiments.recipes import WAYS
 from dpbnn.experiments.settings import METHODS, NETWORKS
 from dpbnn.experiments.training import rows_in_three_ways, runs_in_three_ways
 from dpbnn.experiments.words import figure_of, spread, table
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ITEM"]
 
-KINDS = {"private": "private", "best": "private, best settings", "not_private": "not private"}
 FIGURES = {"accuracy": "accuracy", "expected_calibration_error": "ECE"}
 PRIORS = dict.fromkeys(METHODS, "Gaussian") | {"sgd": "none"}
 """The settings of MNIST, without any tuning on garments."""
@@ -37,12 +37,12 @@ def _measured(runs: Sequence[Found]) -> dict[str, list[float | None]]:
 
 def section(found: Results) -> str:
     """One table."""
-    columns = ["network", "method", *(f"{kind}, {name}" for kind in KINDS.values() for name in FIGURES.values())]
+    columns = ["network", "method", *(f"{way}, {name}" for way in WAYS.values() for name in FIGURES.values())]
     rows = [
         [
             NETWORKS[row["network"]],
             METHODS[row["method"]],
-            *(spread(row["ours"][kind][figure]) for kind in KINDS for figure in FIGURES),
+            *(spread(row["ours"][way][figure]) for way in WAYS for figure in FIGURES),
         ]
         for row in found["rows"]
     ]
@@ -55,7 +55,7 @@ def picture(found: Results) -> "Figure":
     figure, axes = panels(1, 2, height=60)
     for one, (network, name) in zip(axes, NETWORKS.items(), strict=True):
         rows = [row for row in found["rows"] if row["network"] == network]
-        marks = {label: [row["ours"][kind]["accuracy"] for row in rows] for kind, label in KINDS.items()}
+        marks = {label: [row["ours"][way]["accuracy"] for row in rows] for way, label in WAYS.items()}
         dots(one, [METHODS[row["method"]] for row in rows], marks, "test accuracy", name)
     top_legend(figure, axes[0], columns=3)
     return figure

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import dots
+from dpbnn.experiments.recipes import WAYS
 from dpbnn.experiments.settings import METHODS, NETWORKS
 from dpbnn.experiments.training import rows_in_three_ways, runs_in_three_ways
 from dpbnn.experiments.words import spread, table
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["ITEM"]
 
 SCORES = {"mutual_information": "mutual information", "entropy": "entropy"}
-KINDS = ("private", "best", "not_private")
 PRIORS = dict.fromkeys(METHODS, "Gaussian")
 
 
@@ -44,15 +44,15 @@ def section(found: Results) -> str:
     columns = [
         "network",
         "method",
-        *(f"{kind.replace('_', ' ')}, {name}" for kind in KINDS for name in SCORES.values()),
+        *(f"{way}, {name}" for way in WAYS.values() for name in SCORES.values()),
     ]
     rows = [
         [
             NETWORKS[row["network"]],
             METHODS[row["method"]],
             *(
-                "-" if row["method"] == "sgd" and score == "mutual_information" else spread(row["ours"][kind][score])
-                for kind in KINDS
+                "-" if row["method"] == "sgd" and score == "mutual_information" else spread(row["ours"][way][score])
+                for way in WAYS
                 for score in SCORES
             ),
         ]
@@ -69,12 +69,8 @@ def picture(found: Results) -> "Figure":
         scores = ["entropy" if row["method"] == "sgd" else "mutual_information" for row in rows]
         names = [f"{METHODS[row['method']]}{', by entropy' * (row['method'] == 'sgd')}" for row in rows]
         marks = {
-            label: [row["ours"][kind][score] for row, score in zip(rows, scores, strict=True)]
-            for label, kind in {
-                "private, paper's settings": "private",
-                "private, best settings": "best",
-                "not private": "not_private",
-            }.items()
+            label: [row["ours"][way][score] for row, score in zip(rows, scores, strict=True)]
+            for way, label in WAYS.items()
         }
         dots(one, names, marks, "area under the ROC curve", name)
         one.axvline(0.5, color="black", linewidth=0.8, linestyle=":")

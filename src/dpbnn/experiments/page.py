@@ -23,9 +23,9 @@ HEAD = """# The paper, again
 
 Every table and figure of "Differentially Private Bayesian Neural Networks on Accuracy, Privacy and Reliability" (Zhang,
 Bu, Chen, Long 2022), by `dpbnn reproduce all`: the paper's figure, ours at the paper's settings, and ours at the best
-settings that were found within epsilon 0.894, the largest of the paper's. Where nothing else is said, figures are
-medians over seeds, with the least and the largest behind them. This page is made from the JSON files in
-`reproduction/`.
+settings that were found within epsilon 0.894, the largest of the paper's on MNIST. Where nothing else is said, figures
+are medians over seeds (5 in full runs, 20 for the regression), with the least and the largest behind them. This page is
+made from the JSON files in `reproduction/`.
 
 Epsilon is for records that are added or removed, rounded up, at delta 1e-5 where nothing else is said, by the tighter
 of two valid accountants (mostly PLD). It is that of one release. Choosing settings is a release too: the best ones were

@@ -26,8 +26,11 @@ def titled(axes: "Axes", title: str) -> None:
 def dots(
     axes: "Axes", names: Sequence[str], marks: Mapping[str, Sequence[Sequence[float | None]]], label: str, title: str
 ) -> None:
-    """For each name, top to bottom, the median of each kind, with a line from the least value to the largest."""
-    for kind, (mark, colour) in zip(marks, MARKS, strict=False):
+    """For each name, top to bottom, the median of each kind, with a line from the least value to the largest.
+
+    What the paper says, if it is shown, comes first: so that the other kinds look the same in all pictures.
+    """
+    for kind, (mark, colour) in zip(marks, MARKS if "paper" in marks else MARKS[1:], strict=False):
         shift = 0.13 * (list(marks).index(kind) - (len(marks) - 1) / 2)
         known = [[value for value in own if value is not None] for own in marks[kind]]
         full = [(row + shift, own) for row, own in enumerate(known) if own]

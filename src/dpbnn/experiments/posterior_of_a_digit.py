@@ -76,8 +76,8 @@ def section(found: Results) -> str:
         The images are chosen by a rule that takes no training. The easy one (number {found["images"]["easy"]} of the
         test images) is the 2 whose 50 nearest training images are all 2s and lie nearest; the hard one (number
         {found["images"]["hard"]}) is the 3 whose 50 nearest have the most mixed labels, by their entropy. On the MLP,
-        at the paper's settings with a Gaussian prior, the probability of the true class over the draws of one run,
-        mean and standard deviation:
+        at the paper's settings with a Gaussian prior, the probability of the true class over the draws of one run, mean
+        and standard deviation:
     """)
     rows = []
     for row in found["rows"]:
@@ -97,7 +97,7 @@ def picture(found: Results) -> "Figure":
         plots.draw_probabilities(row["draws"][digit], axes=one)
         titled(one, f"{digit}: {'DP-' if row['is_private'] else ''}{METHODS[row['method']]}")
     for one, digit in zip(axes[::6], DIGITS, strict=True):
-        small = one.inset_axes((0.45, 0.4, 0.35, 0.35))
+        small = one.inset_axes((0.55, 0.22, 0.3, 0.3))
         small.imshow(found["pixels"][digit], cmap="gray_r")
         small.set(xticks=[], yticks=[])
     return figure

@@ -12,7 +12,7 @@ from dpbnn.experiments.item import Size
 from dpbnn.experiments.settings import Setting, paper
 from dpbnn.methods import Method
 
-__all__ = ["BEST", "Recipe", "best", "falling", "three_ways"]
+__all__ = ["BEST", "WAYS", "Recipe", "best", "falling", "three_ways"]
 
 BATCH_SHARE, EPOCHS, LEVELS = 2048 / 60_000, 40, 8
 """Of all recipes; the rate falls in so many equal steps to an eighth, but for DP-SGLD."""
@@ -96,6 +96,9 @@ BEST = {
 def best(data: str, network: str, method: str, size: Size) -> Setting:
     """The best that was found within the budget, private."""
     return BEST[network, method].at(data, size)
+
+
+WAYS = {"private": "private, paper's settings", "best": "private, best settings", "not_private": "not private"}
 
 
 def three_ways(data: str, network: str, method: str, prior: str, size: Size) -> dict[str, Setting]:

@@ -86,7 +86,11 @@ def section(found: Results) -> str:
         side = "too sure" if mean > 0 else "too cautious"
         title = named(row["method"], row["prior"], row["is_private"])
         rows.append([title, f"{curve.expected_calibration_error:.3f}", f"{abs(mean):.3f} {side}"])
-    text = "On the MLP, at the paper's settings. Above the diagonal a network is too cautious, below it too sure."
+    text = (
+        "On the MLP, at the paper's settings; the answers of all seeds together, so that errors differ a little from "
+        "the medians above. Above the diagonal a network is too cautious, below it too sure; bars show how many "
+        "answers have which confidence, and bins with few are pale."
+    )
     return f"{text}\n\n{table(['', 'ECE', 'confidence beside accuracy, on average'], rows)}"
 
 

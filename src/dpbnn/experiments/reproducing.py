@@ -10,6 +10,7 @@ from dpbnn.experiments import ITEMS
 from dpbnn.experiments.item import Size
 from dpbnn.experiments.page import FOLDER, write_item, write_page
 from dpbnn.experiments.running import Store, run_jobs
+from dpbnn.types import DpbnnError
 
 __all__ = ["Outcome", "reproduce"]
 
@@ -29,6 +30,10 @@ def reproduce(
     """Do what is not done yet, and write all items that are complete."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     store = Store(folder / FOLDER / ".jobs")
+    try:
+        store.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DpbnnError(f"--out must be a folder that can be written to, got {folder} ({error}).") from error
     wanted = {name: list(ITEMS[name].jobs(size)) for name in names}
     done = run_jobs([job for jobs in wanted.values() for job in jobs], store, device, minutes, show)
     found = {key: own.found for key, own in done.items()}

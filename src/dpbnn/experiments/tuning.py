@@ -11,6 +11,7 @@ from dataclasses import asdict
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+import dpbnn
 from dpbnn import metrics
 from dpbnn.data import Images
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
@@ -21,7 +22,6 @@ from dpbnn.experiments.settings import METHODS, NETWORKS
 from dpbnn.experiments.training import images, trained
 from dpbnn.experiments.words import number, paragraph, table
 from dpbnn.plots.style import panels, top_legend
-from dpbnn.types import DpbnnError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +51,7 @@ class Trial(SeededRun):
         for job, release in zip(jobs, trained([(job.setting, job.seed) for job in jobs], own, device), strict=True):
             prediction: Any = release.predict(own.x_test, num_draws=job.size.draws, seed=job.seed)
             if not prediction.probabilities.isfinite().all():
-                raise DpbnnError(f"{job.key} has diverged; take it out of the candidates.")
+                raise dpbnn.DpbnnError(f"{job.key} has diverged; take it out of the candidates.")
             figures = metrics.evaluate(prediction, own.y_test.cpu())
             yield {"epsilon": release.guarantee.epsilon, **{name: round(figures[name], 5) for name in FIGURES}}
 
@@ -110,12 +110,13 @@ def section(found: Results) -> str:
     text = paragraph(f"""
         Candidates were trained on the first {found["trained_on"]:,} training images and tried on the last
         {found["tried_on"]:,}, with {len(found["seeds"])} seeds each; the least negative log-likelihood wins. All have
-        tanh for ReLU, batches of {round(BATCH_SHARE * 60_000)} of 60,000 images, {EPOCHS} epochs, and a rate that
-        falls to an eighth in eight steps (but for DP-SGLD, whose rate is the one at which the budget's noise is
-        Langevin noise of temperature 1/2); some 160 earlier trials on the same images had led there. The test images
-        were used once, for the winners, and no choice was made by them; but that tanh and large batches help was known
-        beforehand, from the literature and from earlier work on these data. The epsilons on this page do not include
-        any of this choosing: on private data it would be a release of its own.
+        tanh for ReLU, batches of {round(BATCH_SHARE * 60_000)} of 60,000 images, {EPOCHS} epochs, and a rate that falls
+        to an eighth in eight steps (but for DP-SGLD, whose rate is the one at which the budget's noise is Langevin
+        noise of temperature 1/2); some 160 earlier trials on the same images, of which no record is kept, had led
+        there. The grids are small: several winners lie at an edge, and two seeds differ by more than many candidates
+        do. The test images were used once, for the winners, and no choice was made by them; but that tanh and large
+        batches help was known beforehand, from the literature and from earlier work on these data. The epsilons on this
+        page do not include any of this choosing: on private data it would be a release of its own.
     """)
     pairs = dict.fromkeys((row["recipe"]["network"], row["recipe"]["method"]) for row in found["rows"])
     rows = []
