@@ -497,3 +497,11 @@ def test_a_switch_that_is_turned_after_the_trial_is_noticed():
     model.mix = True
     with pytest.raises(DpbnnError, match="mixes records"):
         check_model(model, Categorical(), x, y)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_last_layer_of_zeros_does_not_make_dropout_look_like_mixing(seed):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(3, 32), nn.Tanh(), nn.Dropout(0.3), nn.Linear(32, 2))
+    nn.init.zeros_(model[3].weight)
+    check_model(model.train(), Categorical(), torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))

@@ -10,6 +10,8 @@ import dp_accounting
 import pytest
 from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld.common import DifferentialPrivacyParameters
+from dp_accounting.pld.privacy_loss_distribution import from_privacy_parameters
 
 from dpbnn.privacy.accountants import ACCOUNTANTS, ADJACENCIES, BOUNDS, Charge, account, pld
 from dpbnn.privacy.accountants.event import composed_event
@@ -45,7 +47,11 @@ def epsilon_by_dp_accounting(wanted, interval):
     }[wanted.adjacency]
     peer = PLDAccountant(relation, interval)
     peer.compose(composed_event(wanted.noise_levels, wanted.sampling_rate, wanted.records_per_person))
-    return peer.get_epsilon(wanted.delta)
+    losses = peer._pld
+    for own in wanted.pure_epsilons:
+        pure = DifferentialPrivacyParameters(wanted.records_changed * own, 0)
+        losses = losses.compose(from_privacy_parameters(pure, interval))
+    return losses.get_epsilon_for_delta(wanted.delta)
 
 
 @pytest.mark.parametrize("row", TABLE)
@@ -96,6 +102,11 @@ def test_without_room_for_rounding_pld_would_be_off_to_either_side(monkeypatch):
         charge(4.0, 0.01, 300, 1e-5, records_per_person=2),
         charge(8.0, 1.0, 10, 1e-5, records_per_person=3),
         Charge(0.01, ((1.0, 100), (2.0, 300), (0.9, 7)), 1e-5),
+        charge(1.3, PAPER_RATE, 3515, 1e-5, pure_epsilons=(0.02,) * 10 + (0.1,)),
+        charge(1.3, PAPER_RATE, 3515, 1e-5, pure_epsilons=(0.1,), adjacency="replace_one"),
+        charge(4.0, 0.01, 300, 1e-5, records_per_person=2, pure_epsilons=(0.05, 0.07)),
+        charge(8.0, 1.0, 10, 1e-5, records_per_person=3, pure_epsilons=(0.04,) * 3),
+        charge(80.0, 1.0, 10, 1e-5, adjacency="replace_one", pure_epsilons=(0.2,)),
     ],
 )
 def test_pld_agrees_with_dp_accounting(wanted):
@@ -288,3 +299,46 @@ def test_no_sixty_four_levels_hang_or_take_more_than_a_gigabyte():
 def test_an_answer_is_the_same_when_asked_again():
     wanted = charge(1.3, PAPER_RATE, 3515, 1e-5)
     assert account(wanted) is account(replace(wanted))
+
+
+def exact_epsilon_of_pure_releases(own, count, delta):
+    """By the binomial distribution of how often randomized response tells the truth."""
+    truth = math.exp(own) / (1 + math.exp(own))
+    losses = [(2 * right - count) * own for right in range(count + 1)]
+    weights = [math.comb(count, right) * truth**right * (1 - truth) ** (count - right) for right in range(count + 1)]
+
+    def delta_at(epsilon):
+        return sum(w * -math.expm1(epsilon - loss) for loss, w in zip(losses, weights, strict=True) if loss > epsilon)
+
+    low, high = 0.0, count * own
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize(("own", "count"), [(0.005, 20), (0.05, 40), (0.3, 3), (1.5, 1)])
+@pytest.mark.parametrize("name", BOUNDS)
+def test_pure_releases_alone_cost_what_randomized_response_costs(name, own, count):
+    exact = exact_epsilon_of_pure_releases(own, count, 1e-5)
+    wanted = charge(1e6, 0.01, 1, 1e-5, pure_epsilons=(own,) * count)
+    found = account(wanted, name).epsilon
+    assert found >= exact * (1 - 1e-6)
+    assert found <= exact * (1.005 if name == "pld" else 1.2) + (0 if name == "pld" else 0.01)
+    assert account(replace(wanted, pure_epsilons=(own / 2,) * count), name).epsilon < exact
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("records", [1, 3])
+@pytest.mark.parametrize("rate", [0.01, 1.0])
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_pure_release_costs_at_most_its_epsilon_for_every_record_that_changes(name, rate, records, adjacency):
+    settings = {"records_per_person": records, "adjacency": adjacency}
+    alone = epsilon(name, 30.0, rate, 10, 1e-5, **settings)
+    with_more = epsilon(name, 30.0, rate, 10, 1e-5, pure_epsilons=(0.01,), **settings)
+    most = 0.01 * records * (2 if adjacency == "replace_one" else 1)
+    assert alone < with_more <= alone + most * (1 if name == "pld" else 1.6) + 1e-6
+
+
+def test_pure_releases_without_privacy_by_themselves_are_hopeless():
+    assert epsilon(None, 5.0, 0.01, 10, 1e-5, pure_epsilons=(800.0,)) >= 799

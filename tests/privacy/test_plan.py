@@ -5,11 +5,14 @@ import math
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting import UnsupportedEventError
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+from dp_accounting.pld import PLDAccountant
 
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.types import DpbnnError
@@ -191,8 +194,8 @@ def test_json_gives_the_same_plan_back(original):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ({"version": 2}, "version of PrivacyPlan must be 1.* got 2"),
-        ({"version": None}, "version of PrivacyPlan must be 1.* got None"),
+        ({"version": 3}, "version of PrivacyPlan must be 1 or 2.* got 3"),
+        ({"version": None}, "version of PrivacyPlan must be 1 or 2.* got None"),
         ({"colour": "red"}, r"got unknown \['colour'\]"),
         ({"steps": -5}, "steps must be >= 1, got -5"),
         ({"clip_norm": None}, "clip_norm must be a finite number, got inf"),
@@ -275,3 +278,32 @@ def test_a_plan_is_made_without_loading_the_accounting_libraries():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+BOUGHT = {"pure_epsilons": (0.01,) * 8 + (0.1,)}
+
+
+def test_what_was_bought_before_the_run_is_charged_with_it():
+    settings = {"dataset_size": 10_000, "batch_size": 500, "steps": 100, "clip_norm": 1.0, "delta": 1e-5}
+    free, paid = (PrivacyPlan.for_budget(epsilon=1.0, **settings, **more) for more in ({}, BOUGHT))
+    assert paid.epsilon() <= 1.0
+    assert paid.noise_multiplier > free.noise_multiplier
+    assert replace(paid, noise_multiplier=free.noise_multiplier).epsilon() > 1.0
+    assert PrivacyPlan.from_json(paid.to_json()) == paid
+    assert json.loads(paid.to_json())["version"] == 2
+    assert paid.epsilon(steps=0) == pytest.approx(0.18)
+    with pytest.raises(UnsupportedEventError):
+        PLDAccountant().compose(paid.dp_event())
+
+
+@pytest.mark.parametrize("wrong", [0.1, "0.1", (0.0,), (-1.0,), (math.nan,), ("a",), (True,)])
+def test_pure_epsilons_are_checked(wrong):
+    settings = {"dataset_size": 100, "batch_size": 50, "steps": 10, "clip_norm": 1.0, "delta": 1e-5}
+    with pytest.raises(DpbnnError, match="pure_epsilons"):
+        PrivacyPlan(noise_multiplier=1.0, pure_epsilons=wrong, **settings)
+
+
+def test_a_budget_that_what_was_bought_exceeds_is_refused():
+    settings = {"dataset_size": 100, "batch_size": 50, "steps": 10, "clip_norm": 1.0, "delta": 1e-5}
+    with pytest.raises(DpbnnError, match=r"epsilon must be above 0\.6"):
+        PrivacyPlan.for_budget(epsilon=0.5, pure_epsilons=(0.6,), **settings)

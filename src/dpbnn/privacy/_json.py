@@ -15,8 +15,8 @@ def dump(version: int, fields: Mapping[str, Any]) -> str:
     return json.dumps({"version": version, **fields}, allow_nan=False)
 
 
-def load(what: str, text: str, version: int, names: Collection[str]) -> dict[str, Any]:
-    """The fields of `what` from JSON text of this version, exactly the given names."""
+def load(what: str, text: str, versions: Mapping[int, Collection[str]]) -> dict[str, Any]:
+    """The fields of `what` from JSON text of one of the versions, exactly the names that it has."""
     try:
         fields = json.loads(text, parse_constant=_refuse_constant)
     except (TypeError, ValueError) as error:
@@ -24,8 +24,9 @@ def load(what: str, text: str, version: int, names: Collection[str]) -> dict[str
     if not isinstance(fields, dict):
         refuse(what, "a JSON object", fields)
     found = fields.pop("version", None)
-    if found != version or isinstance(found, bool):
-        refuse(f"version of {what}", f"{version}, the only one this release of dpbnn reads,", found)
+    if found not in versions or isinstance(found, bool):
+        refuse(f"version of {what}", f"{' or '.join(map(str, versions))}, as this release of dpbnn reads,", found)
+    names = versions[found]
     for wrong, kind in ((set(names) - set(fields), "missing"), (set(fields) - set(names), "unknown")):
         if wrong:
             raise DpbnnError(f"{what} must have the fields {sorted(names)}, got {kind} {sorted(wrong)}.")

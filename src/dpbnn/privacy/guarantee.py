@@ -122,7 +122,7 @@ class PrivacyGuarantee:
         The text is not signed: whoever can change it can also change the plan, or take out what voids it.
         """
         names = [field.name for field in fields(cls)]
-        values = _json.load("PrivacyGuarantee", text, _JSON_VERSION, ["holds", *names])
+        values = _json.load("PrivacyGuarantee", text, {_JSON_VERSION: ["holds", *names]})
         holds = values.pop("holds")
         values["plan"] = PrivacyPlan.from_json(json.dumps(values["plan"]))
         for name in _POSSIBLY_INFINITE:
@@ -190,10 +190,14 @@ def _mechanism(plan: PrivacyPlan) -> str:
     noises = [noise for noise, _ in plan.noise_levels]
     noise = f"{noises[0]:g}" if len(noises) == 1 else f"{min(noises):g} to {max(noises):g}"
     clip = f"{plan.clip_norm:g}" if isinstance(plan.clip_norm, float) else "a fixed schedule"
-    return (
+    steps = (
         f"{plan.steps} Gaussian releases, {plan.clipping} clipping of each record's gradient to norm {clip}, "
         f"noise multiplier {noise}"
     )
+    if not plan.pure_epsilons:
+        return steps
+    total = _rounded_up(sum(plan.pure_epsilons))
+    return f"{steps}; and {len(plan.pure_epsilons)} releases without delta, of epsilon {total:g} in all"
 
 
 def _assumptions(plan: PrivacyPlan) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ Gaussian noise of standard deviation noise_multiplier * clip_norm. Everything el
 """
 
 import math
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from dpbnn._validate import fraction, one_of, positive, refuse, whole_number
 from dpbnn.privacy import _json
@@ -28,7 +29,8 @@ __all__ = ["CLIPPING_STYLES", "PrivacyPlan", "checked_level"]
 CLIPPING_STYLES = ("flat", "automatic")
 """flat: min(1, C / |g|) g; automatic: C g / (|g| + gamma). Both have norm at most C."""
 
-_JSON_VERSION = 1
+_PURE_EPSILONS_SINCE = 2
+"""The version of the JSON text; a plan without them is written as version 1, which older releases read too."""
 _LARGEST = 10**15
 _SMALLEST_CLIP_NORM = 1e-12
 
@@ -37,7 +39,9 @@ _SMALLEST_CLIP_NORM = 1e-12
 class PrivacyPlan:
     """What will be charged. `dataset_size` is the declared, public n; it is never read from the records.
 
-    `noise_multiplier` and `clip_norm` are numbers, or runs of (value, steps) that follow one another.
+    `noise_multiplier` and `clip_norm` are numbers, or runs of (value, steps) that follow one another. `pure_epsilons`
+    are those of releases from the same records that the run builds on, such as bounds of its columns: each private by
+    itself without a delta, for one record that is added or removed. They are charged with the run.
 
     Guarantees:
         epsilon falls with noise and delta and grows with rate and steps
@@ -54,6 +58,7 @@ class PrivacyPlan:
     delta: float
     clipping: str = "flat"
     max_records_per_person: int = 1
+    pure_epsilons: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("dataset_size", "batch_size", "steps", "max_records_per_person"):
@@ -64,7 +69,10 @@ class PrivacyPlan:
             if getattr(self, name) > self.dataset_size:
                 refuse(name, f"at most dataset_size ({self.dataset_size})", getattr(self, name))
         self._set("clipping", one_of("clipping", self.clipping, CLIPPING_STYLES))
+        self._set("pure_epsilons", _checked_epsilons(self.pure_epsilons))
         if _is_without_privacy(self.clip_norm, self.noise_multiplier, self.delta):
+            if self.pure_epsilons:
+                refuse("pure_epsilons", "empty for a plan without privacy", self.pure_epsilons)
             self._set("clip_norm", math.inf)
             self._set("noise_multiplier", 0.0)
             self._set("delta", 0.0)
@@ -90,6 +98,7 @@ class PrivacyPlan:
         clip_norm: Schedule,
         clipping: str = "flat",
         max_records_per_person: int = 1,
+        pure_epsilons: Sequence[float] = (),
         adjacency: str = "add_or_remove",
     ) -> Self:
         """The plan with the least noise whose tightest valid epsilon is at most `epsilon`.
@@ -99,7 +108,7 @@ class PrivacyPlan:
             a little less noise would break the budget
         """
         settings = (dataset_size, batch_size, steps, clip_norm)
-        draft = cls(*settings, 1.0, delta, clipping, max_records_per_person)
+        draft = cls(*settings, 1.0, delta, clipping, max_records_per_person, tuple(pure_epsilons))
         budget = Budget(
             epsilon=positive("epsilon", epsilon),
             delta=draft.delta,
@@ -107,8 +116,9 @@ class PrivacyPlan:
             steps=draft.steps,
             records_per_person=draft.max_records_per_person,
             adjacency=one_of("adjacency", adjacency, ADJACENCIES),
+            pure_epsilons=draft.pure_epsilons,
         )
-        return cls(*settings, least_noise(budget), delta, clipping, max_records_per_person)
+        return replace(draft, noise_multiplier=least_noise(budget))
 
     @classmethod
     def without_privacy(cls, *, dataset_size: int, batch_size: int, steps: int) -> Self:
@@ -164,30 +174,36 @@ class PrivacyPlan:
         taken = self.steps if steps is None else whole_number("steps", steps, at_least=0)
         if taken > self.steps:
             refuse("steps", f"at most the plan's {self.steps}", taken)
+        charged = () if taken == 0 else levels(self.noise_multiplier, taken)
+        people: Any = (self.max_records_per_person, adjacency, self.pure_epsilons)
+        charge = Charge(self.sampling_rate, charged, self.delta, *people)
         if taken == 0:
-            return Accounting(0.0, accountant or "pld", "no step was taken")
+            pure = charge.records_changed * sum(self.pure_epsilons)
+            return Accounting(pure, accountant or "pld", "no step was taken")
         if not self.is_private:
             return Accounting(math.inf, accountant or "none", "there is no noise")
-        charged = levels(self.noise_multiplier, taken)
-        return account(
-            Charge(self.sampling_rate, charged, self.delta, self.max_records_per_person, adjacency), accountant
-        )
+        return account(charge, accountant)
 
     def dp_event(self) -> "DpEvent":
         """The whole run as a dp-accounting event, for any accountant that reads those."""
         from dpbnn.privacy.accountants.event import composed_event
 
-        return composed_event(self.noise_levels, self.sampling_rate, self.max_records_per_person)
+        return composed_event(self.noise_levels, self.sampling_rate, self.max_records_per_person, self.pure_epsilons)
 
     def to_json(self) -> str:
         """Strict JSON text; the infinite clip norm of a plan without privacy is null."""
-        values = asdict(self)
-        return _json.dump(_JSON_VERSION, values | {"clip_norm": self.clip_norm if self.is_private else None})
+        values = asdict(self) | {"clip_norm": self.clip_norm if self.is_private else None}
+        if self.pure_epsilons:
+            return _json.dump(_PURE_EPSILONS_SINCE, values)
+        del values["pure_epsilons"]
+        return _json.dump(1, values)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The plan that `to_json` wrote; checked as strictly as any other."""
-        values = _json.load("PrivacyPlan", text, _JSON_VERSION, [field.name for field in fields(cls)])
+        names = [field.name for field in fields(cls)]
+        versions = {1: [name for name in names if name != "pure_epsilons"], _PURE_EPSILONS_SINCE: names}
+        values = _json.load("PrivacyPlan", text, versions)
         without_privacy = values["clip_norm"] is None
         return cls(**values | ({"clip_norm": math.inf} if without_privacy else {}))
 
@@ -196,6 +212,12 @@ def _is_without_privacy(*given: object) -> bool:
     """Whether clip norm, noise and delta are infinite, 0 and 0; a private run with one of them is a mistake."""
     are_numbers = all(isinstance(value, Real) and not isinstance(value, bool) for value in given)
     return are_numbers and given == (math.inf, 0, 0)
+
+
+def _checked_epsilons(given: object) -> tuple[float, ...]:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        refuse("pure_epsilons", "a list of numbers", given)
+    return tuple(positive("each of pure_epsilons", value) for value in given)
 
 
 def checked_level(name: str, value: object) -> float:

@@ -30,6 +30,7 @@ class Budget:
     steps: int
     records_per_person: int = 1
     adjacency: str = "add_or_remove"
+    pure_epsilons: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         positive("epsilon", self.epsilon)
@@ -44,7 +45,9 @@ class Budget:
     def charge(self, noise: float) -> Charge:
         """The run with this noise multiplier."""
         levels = ((noise, self.steps),)
-        return Charge(self.sampling_rate, levels, self.delta, self.records_per_person, self.adjacency)
+        return Charge(
+            self.sampling_rate, levels, self.delta, self.records_per_person, self.adjacency, self.pure_epsilons
+        )
 
 
 def least_noise(budget: Budget) -> float:
@@ -69,7 +72,7 @@ def least_noise(budget: Budget) -> float:
 
     enough = _enough(spent_by_rdp, budget.epsilon) or _enough(spent, budget.epsilon)
     if enough is None:
-        floor = spent(_MOST_NOISE)
+        floor = spent(_MOST_NOISE)  # what goes before the run, or what float64 cannot tell from zero
         refuse("epsilon", f"above {floor:.2g}, below which no noise brings it at this delta", budget.epsilon)
     roughly = _search(spent_roughly, budget.epsilon, enough, first_factor=0.9, tolerance=1e-3)
     start = roughly if spent(roughly) <= budget.epsilon else enough

@@ -21,6 +21,8 @@ class Charge:
 
     Each of `steps` releases adds noise of standard deviation s C to a sum of vectors of norm at most C, in
     which every record takes part with probability `sampling_rate`. The pairs (s, steps) are `noise_levels`.
+    `pure_epsilons` are those of further releases from the same records, each private by itself without a delta
+    for one record that is added or removed; nothing else is known of them.
     """
 
     sampling_rate: float
@@ -28,6 +30,7 @@ class Charge:
     delta: float
     records_per_person: int = 1
     adjacency: str = "add_or_remove"
+    pure_epsilons: tuple[float, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -41,8 +44,13 @@ class Charge:
         T Gaussian releases of sensitivity m and noise s are one of sensitivity 1 and noise s / (m sqrt(T)).
         A person moves a full-batch sum by m = k, or by m = 2k where the k records are replaced.
         """
-        shift = self.records_per_person * (2 if self.adjacency == "replace_one" else 1)
+        shift = self.records_changed
         return 1 / math.sqrt(sum(steps * (shift / noise) * (shift / noise) for noise, steps in self.noise_levels))
+
+    @property
+    def records_changed(self) -> int:
+        """How many records are added or removed between two neighbours."""
+        return self.records_per_person * (2 if self.adjacency == "replace_one" else 1)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from dp_accounting.pld.pld_pmf import DensePLDPmf
 
-__all__ = ["DominatingPair", "binomial_hits", "pairs_for_step"]
+__all__ = ["DominatingPair", "Losses", "PureLoss", "binomial_hits", "pairs_for_step"]
 
 _TAIL = math.exp(-50)  # mass of the upper mixture beyond the grid, charged as infinite loss
 # The error of delta is quadratic in that of the threshold, so that these leave it far below float64's.
@@ -42,8 +42,80 @@ Mixture = tuple[tuple[float, float], ...]
 """Pairs of weight and mean, the mean in units of the noise."""
 
 
+class Losses:
+    """The privacy loss of a release, of which the hockey-stick divergences are known."""
+
+    @property
+    def components(self) -> int:
+        """What one evaluation of the loss costs."""
+        raise NotImplementedError
+
+    def loss_range(self) -> tuple[float, float]:
+        """The least and the largest loss."""
+        raise NotImplementedError
+
+    def delta(self, epsilons: "np.ndarray") -> "np.ndarray":
+        """The hockey-stick divergence at each epsilon."""
+        raise NotImplementedError
+
+    def composed_points(self, interval: float, steps: int) -> float:
+        """About how many grid points dp-accounting keeps after `steps` compositions."""
+        raise NotImplementedError
+
+    def grid(self, interval: float) -> tuple[int, int]:
+        """The first and last multiple of `interval` on which the loss is put."""
+        low, high = self.loss_range()
+        return math.floor(low / interval), math.ceil(high / interval)
+
+    def loss_distribution(self, interval: float) -> "DensePLDPmf":
+        """The distribution of the loss on multiples of `interval`, rounded so that no epsilon is understated.
+
+        Doroshenko, Ghazi, Kamath, Kumar and Manurangsi (2022), "Connect the dots", as in dp-accounting.
+        """
+        import numpy as np
+        from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
+
+        first, last = self.grid(interval)
+        deltas = self.delta(np.arange(first, last + 1) * interval)
+        return create_pmf_pessimistic_connect_dots_fixed_gap(interval, first, last, deltas).to_dense_pmf()
+
+    def mass_by_rounding(self, interval: float) -> float:
+        """About how much mass rounding adds to the distribution on a fine grid: valid, but to be kept small.
+
+        Each mass is a second difference of deltas over `interval`, and a negative one is lifted to zero.
+        """
+        first, last = self.grid(interval)
+        return _FLOAT64_ROUNDING / interval * (last - first)
+
+
 @dataclass(frozen=True)
-class DominatingPair:
+class PureLoss(Losses):
+    """A release of which only this is known: it is private with `epsilon` and no delta.
+
+    Nothing of that kind tells neighbours apart better than randomized response, whose loss is +-epsilon.
+    """
+
+    epsilon: float
+
+    @property
+    def components(self) -> int:  # noqa: D102 - the base says it, here and below
+        return 2
+
+    def loss_range(self) -> tuple[float, float]:  # noqa: D102
+        return -self.epsilon, self.epsilon
+
+    def delta(self, epsilons: "np.ndarray") -> "np.ndarray":  # noqa: D102
+        import numpy as np
+
+        within = -np.expm1(epsilons - self.epsilon) / (1 + np.exp(-self.epsilon))
+        return np.clip(np.maximum(within, -np.expm1(epsilons)), 0, 1)
+
+    def composed_points(self, interval: float, steps: int) -> float:  # noqa: D102
+        return steps * (2 * self.epsilon / interval + 2)
+
+
+@dataclass(frozen=True)
+class DominatingPair(Losses):
     """Two mixtures of unit Gaussians, and the weight of the upper one that was left out as negligible."""
 
     upper: Mixture
@@ -113,31 +185,6 @@ class DominatingPair:
             reached = self.loss(middle) >= epsilons
             low, high = np.where(reached, low, middle), np.where(reached, middle, high)
         return high
-
-    def grid(self, interval: float) -> tuple[int, int]:
-        """The first and last multiple of `interval` on which the loss is put."""
-        low, high = self.loss_range()
-        return math.floor(low / interval), math.ceil(high / interval)
-
-    def loss_distribution(self, interval: float) -> "DensePLDPmf":
-        """The distribution of the loss on multiples of `interval`, rounded so that no epsilon is understated.
-
-        Doroshenko, Ghazi, Kamath, Kumar and Manurangsi (2022), "Connect the dots", as in dp-accounting.
-        """
-        import numpy as np
-        from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
-
-        first, last = self.grid(interval)
-        deltas = self.delta(np.arange(first, last + 1) * interval)
-        return create_pmf_pessimistic_connect_dots_fixed_gap(interval, first, last, deltas).to_dense_pmf()
-
-    def mass_by_rounding(self, interval: float) -> float:
-        """About how much mass rounding adds to the distribution on a fine grid: valid, but to be kept small.
-
-        Each mass is a second difference of deltas over `interval`, and a negative one is lifted to zero.
-        """
-        first, last = self.grid(interval)
-        return _FLOAT64_ROUNDING / interval * (last - first)
 
     def composed_points(self, interval: float, steps: int) -> float:
         """About how many grid points dp-accounting keeps after `steps` compositions (a Chernoff bound).

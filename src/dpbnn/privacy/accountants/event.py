@@ -1,7 +1,8 @@
 """A run as a dp-accounting event: the form in which experts exchange what was released.
 
 Composed( SelfComposed( PoissonSampled(q, Gaussian(s)), T ), ... ), with a mixture of Gaussians where a person has
-several records.
+several records. For a release of which only a pure epsilon is known dp-accounting has no event: an unsupported one
+stands for it, which every accountant refuses, and never one that could be cheaper.
 """
 
 from typing import TYPE_CHECKING
@@ -12,13 +13,20 @@ if TYPE_CHECKING:
 __all__ = ["composed_event"]
 
 
-def composed_event(levels: tuple[tuple[float, int], ...], sampling_rate: float, records_per_person: int) -> "DpEvent":
-    """The event of all steps, `levels` being pairs of noise multiplier and number of steps."""
-    from dp_accounting import ComposedDpEvent, NonPrivateDpEvent, SelfComposedDpEvent
+def composed_event(
+    levels: tuple[tuple[float, int], ...],
+    sampling_rate: float,
+    records_per_person: int,
+    pure_epsilons: tuple[float, ...] = (),
+) -> "DpEvent":
+    """The event of all steps, `levels` being pairs of noise multiplier and number of steps, and what went before."""
+    from dp_accounting import ComposedDpEvent, NonPrivateDpEvent, SelfComposedDpEvent, UnsupportedDpEvent
 
     if any(noise == 0 for noise, _ in levels):
         return NonPrivateDpEvent()
-    runs = [SelfComposedDpEvent(_step(noise, sampling_rate, records_per_person), steps) for noise, steps in levels]
+    pure = [UnsupportedDpEvent() for _ in pure_epsilons]
+    steps = [SelfComposedDpEvent(_step(noise, sampling_rate, records_per_person), steps) for noise, steps in levels]
+    runs = [*pure, *steps]
     return runs[0] if len(runs) == 1 else ComposedDpEvent(runs)
 
 

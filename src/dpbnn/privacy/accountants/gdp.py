@@ -37,7 +37,8 @@ def account(charge: Charge) -> Accounting:
             "Use accountant='pld' or 'rdp'."
         )
     mu = math.sqrt(sum(steps * _chi_squared(charge, noise) for noise, steps in charge.noise_levels))
-    return Accounting(_epsilon(mu, charge.delta), "gdp", _REMARK)
+    pure = charge.records_per_person * sum(charge.pure_epsilons)
+    return Accounting(_epsilon(mu, charge.delta) + pure, "gdp", _REMARK)
 
 
 def _chi_squared(charge: Charge, noise: float) -> float:

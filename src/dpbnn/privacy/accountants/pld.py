@@ -10,12 +10,13 @@ long as that helps and its size, estimated beforehand, fits the limits on time a
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from dpbnn.privacy.accountants.charge import Accountant, Accounting, Charge
-from dpbnn.privacy.accountants.dominating_pair import DominatingPair, pairs_for_step
+from dpbnn.privacy.accountants.dominating_pair import Losses, PureLoss, pairs_for_step
 
 if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import DensePLDPmf
@@ -41,7 +42,7 @@ _MOST_MASS_BY_ROUNDING = 1.0  # after composition; beyond it a finer grid would 
 _ROUNDING_OF_DELTA = 1e-14
 _ROUNDING_OF_DELTA_PER_STEP = 1e-16
 
-Step = tuple[DominatingPair, int]
+Step = tuple[Losses, int]
 
 
 def account(charge: Charge) -> Accounting:
@@ -113,14 +114,17 @@ def _rounding_of_delta(charge: Charge) -> float:
 
 def _directions(charge: Charge) -> list[list[Step]]:
     """The steps to be composed, once for each direction in which a person can move the output."""
+    exactly = _replaces_exactly(charge)
+    changed = charge.records_changed if exactly else charge.records_per_person
+    pure: list[Step] = [(PureLoss(changed * own), count) for own, count in Counter(charge.pure_epsilons).items()]
     if charge.sampling_rate == 1:
-        return [[(pairs_for_step(1.0, charge.full_batch_noise, 1, "add_or_remove")[0], 1)]]
-    adjacency = charge.adjacency if _replaces_exactly(charge) else "add_or_remove"
+        return [[(pairs_for_step(1.0, charge.full_batch_noise, 1, "add_or_remove")[0], 1), *pure]]
+    adjacency = charge.adjacency if exactly else "add_or_remove"
     levels = [
         [(pair, steps) for pair in pairs_for_step(charge.sampling_rate, noise, charge.records_per_person, adjacency)]
         for noise, steps in charge.noise_levels
     ]
-    return [list(direction) for direction in zip(*levels, strict=True)]
+    return [[*direction, *pure] for direction in zip(*levels, strict=True)]
 
 
 def _is_affordable(directions: list[list[Step]], interval: float) -> bool:

@@ -11,7 +11,7 @@ The Renyi divergences of the steps add up at every order; the best order convert
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from dpbnn.privacy.accountants.charge import Accountant, Accounting, Charge
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["RDP"]
+__all__ = ["RDP", "divergences", "pure_divergences"]
 
 _ROUNDING_PER_STEP = 1e-15  # what float64 can lose in one step's divergence, added so that the bound still holds
 _MANY_LEVELS = 16  # beyond it only whole orders are tried, which is as valid and several times quicker
@@ -42,13 +42,13 @@ def account(charge: Charge) -> Accounting:
     orders, remark = RdpAccountant().orders, ""
     if len(charge.noise_levels) > _MANY_LEVELS:
         orders = orders[orders == np.round(orders)]
-    divergences = _composed(charge, tuple(orders))
+    found = divergences(charge, tuple(orders))
     if charge.sampling_rate < 1 and charge.records_per_person > 1:
         remark = "several records of a person are charged as one record of larger norm"
     if charge.sampling_rate < 1 and charge.adjacency == "replace_one":
-        divergences = _of_two_changes(orders, divergences)
+        found = _of_two_changes(orders, found)
         remark = "replacing a person is charged as removing one and adding another"
-    return Accounting(float(compute_epsilon(orders, divergences, charge.delta)[0]), "rdp", remark)
+    return Accounting(float(compute_epsilon(orders, found, charge.delta)[0]), "rdp", remark)
 
 
 def _of_two_changes(orders: "np.ndarray", divergences: "np.ndarray") -> "np.ndarray":
@@ -65,19 +65,32 @@ def _of_two_changes(orders: "np.ndarray", divergences: "np.ndarray") -> "np.ndar
     return (orders - 0.5) / (orders - 1) * at_double + at_one_less
 
 
-def _composed(charge: Charge, orders: tuple[float, ...]) -> "np.ndarray":
+def divergences(charge: Charge, orders: tuple[float, ...]) -> "np.ndarray":
+    """Of the whole charge at each order, for records that are added or removed (or replaced, at rate 1)."""
     import numpy as np
 
     if charge.sampling_rate == 1:
-        return np.asarray(_one_step(1.0, charge.full_batch_noise, orders))
+        pure = sum(pure_divergences(charge.records_changed * own, orders) for own in charge.pure_epsilons)
+        return np.asarray(_one_step(1.0, charge.full_batch_noise, orders)) + pure
     # A person with k records takes part with probability 1 - (1 - q)^k and moves the sum by at most k. Raising
     # every shift of that mixture to k only makes it easier to tell apart.
     limit = charge.records_per_person
     rate = -math.expm1(limit * math.log1p(-charge.sampling_rate))
-    total = np.zeros(len(orders))
+    total = np.zeros(len(orders)) + sum(pure_divergences(limit * own, orders) for own in charge.pure_epsilons)
     for noise, steps in charge.noise_levels:
         total += float(steps) * (np.asarray(_one_step(rate, noise / limit, orders)) + _ROUNDING_PER_STEP)
     return total
+
+
+def pure_divergences(epsilon: float, orders: Sequence[float]) -> "np.ndarray":
+    """Those of randomized response, of which everything that is private without a delta is post-processing.
+
+    D_a = log[ (e^{a eps} + e^{(1 - a) eps}) / (1 + e^eps) ] / (a - 1)
+    """
+    import numpy as np
+
+    a = np.asarray(orders)
+    return (np.logaddexp(a * epsilon, (1 - a) * epsilon) - np.logaddexp(0.0, epsilon)) / (a - 1)
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,171 @@
+"""Bounds of columns that nobody knows beforehand: bought from the private records, by private quantiles.
+
+Each quantile is chosen among public candidates on a geometric grid by the exponential mechanism (OpenDP's noisy max of
+quantile scores), which is private without a delta. Between the quartiles of a column and one such width beyond them lie
+its bounds; what lies outside is clipped to them:
+
+    low = q25 - w,    high = q75 + w,    w = q75 - q25  (or max(1, |q|) where both are q)
+
+With too few rows for the quartiles of all columns, one bound is bought for all of them together: the median of the
+largest magnitude in a row. With too few for that, the call is refused. Which of the three it is depends on public
+numbers alone.
+
+References: McSherry and Talwar 2007 (the mechanism), Smith 2011 (quantiles by it).
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from dpbnn import _validate
+from dpbnn.types import DpbnnError, DpbnnWarning
+
+__all__ = ["Bounds", "Purchase", "check_available", "purchase", "pure_epsilon_within"]
+
+SMALLEST, LARGEST, RATIO = 1e-6, 1e9, 1.02
+"""Candidates: 0 and +-SMALLEST * RATIO^k up to LARGEST."""
+FOR_ALL_COLUMNS = 8.0
+"""Rows times epsilon of a quantile times the share below it: from here on quartiles are found with near certainty."""
+FOR_ONE_BOUND = 5.0
+"""Rows times all of epsilon: below it one bound for everything would be mostly chance."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The lowest and the highest value of each column; beyond them values are clipped."""
+
+    low: np.ndarray
+    high: np.ndarray
+
+    def __post_init__(self) -> None:
+        if self.low.shape != self.high.shape or self.low.ndim != 1:
+            _validate.refuse("bounds", "two numbers for each column", (self.low.shape, self.high.shape))
+        if not (np.isfinite(self.low).all() and np.isfinite(self.high).all() and (self.low < self.high).all()):
+            raise DpbnnError("bounds must be finite with each low below its high; give public ones that are.")
+
+    def scaled(self, values: np.ndarray) -> np.ndarray:
+        """From -1 at the lowest to 1 at the highest; what lies outside is clipped, and no number is the middle."""
+        middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
+        with np.errstate(invalid="ignore", over="ignore"):
+            return np.clip(np.nan_to_num((values - middle) / half, nan=0.0), -1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Purchase:
+    """How bounds of `columns` columns are bought: decided by public numbers, before any record is seen."""
+
+    columns: int
+    epsilons: tuple[float, ...]
+
+    @property
+    def is_for_each_column(self) -> bool:
+        """Or one bound for all of them together."""
+        return len(self.epsilons) == 2 * self.columns
+
+    def bounds_of(self, values: np.ndarray) -> Bounds:
+        """The bounds of a table ``[rows, columns]``, which cost `epsilons`; NaN is a missing value, and left out."""
+        finite = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=np.nan, posinf=LARGEST, neginf=-LARGEST)
+        if self.is_for_each_column:
+            pairs = [self._quartiles(column[~np.isnan(column)], *self.epsilons[:2]) for column in finite.T]
+            return Bounds(*(np.array(side) for side in zip(*pairs, strict=True)))
+        largest = np.abs(np.nan_to_num(finite, nan=0.0)).max(axis=1, initial=0.0)
+        reach = 2 * quantile(largest, 0.5, self.epsilons[0], _positive_candidates())
+        return Bounds(np.full(self.columns, -reach), np.full(self.columns, reach))
+
+    @staticmethod
+    def _quartiles(column: np.ndarray, first: float, second: float) -> tuple[float, float]:
+        low, high = sorted(
+            quantile(column, share, epsilon, _candidates()) for share, epsilon in ((0.25, first), (0.75, second))
+        )
+        width = high - low if high > low else max(1.0, abs(low))
+        return low - width, high + width
+
+
+def purchase(columns: int, rows: int, epsilon: float, delta: float) -> Purchase:
+    """What `epsilon` buys: quartiles of every column, or one bound for all, or nothing: then it is refused."""
+    each = pure_epsilon_within(epsilon, delta, 2 * columns)
+    if rows * each * 0.25 / (2 * 0.75) >= FOR_ALL_COLUMNS:
+        return Purchase(columns, (each,) * (2 * columns))
+    if rows * epsilon < FOR_ONE_BOUND:
+        raise DpbnnError(
+            f"bounds must be given for so few rows: with {rows} and epsilon {epsilon:.3g} for them, bounds that are "
+            f"bought from the data would be mostly chance. Pass public ones, such as bounds=(0, 100), or one pair for "
+            f"each column."
+        )
+    warnings.warn(
+        f"With {rows} rows, bounds of each of {columns} columns are out of reach, and one was bought for all of them "
+        "together. Public bounds (bounds=...) would cost nothing and serve better.",
+        DpbnnWarning,
+        stacklevel=3,
+    )
+    return Purchase(columns, (epsilon,))
+
+
+def quantile(values: np.ndarray, share: float, epsilon: float, candidates: Sequence[float]) -> float:
+    """A private quantile of `values` among public `candidates`.
+
+    Guarantees:
+        adding or removing one value changes no probability by more than the factor e^epsilon
+    """
+    measurement = _measurement(share, epsilon, candidates)
+    return float(measurement(np.ascontiguousarray(values, dtype=np.float64)))
+
+
+def check_available() -> None:
+    """Refuse before anything is spent, not in the middle."""
+    if find_spec("opendp") is None:
+        raise DpbnnError(
+            "Buying bounds or noise levels from the data needs OpenDP, which is not installed: pip install "
+            "'dpbnn[sklearn]' or 'dpbnn[tables]'."
+        )
+
+
+def _measurement(share: float, epsilon: float, candidates: Sequence[float]) -> Any:
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    domain = dp.vector_domain(dp.atom_domain(T=float, nan=False))
+    scale = 2 * max(share, 1 - share) / epsilon
+    while True:
+        made = dp.m.make_private_quantile(
+            domain, dp.symmetric_distance(), dp.max_divergence(), list(candidates), share, scale
+        )
+        if made.map(1) <= epsilon:
+            return made
+        scale *= 1 + 1e-9
+
+
+def _positive_candidates() -> list[float]:
+    count = math.ceil(math.log(LARGEST / SMALLEST) / math.log(RATIO))
+    return [SMALLEST * RATIO**k for k in range(count + 1)]
+
+
+def _candidates() -> list[float]:
+    positive = _positive_candidates()
+    return [*(-value for value in reversed(positive)), 0.0, *positive]
+
+
+def pure_epsilon_within(epsilon: float, delta: float, count: int) -> float:
+    """The largest epsilon of each of `count` releases without delta that together cost `epsilon` at `delta`.
+
+    Exactly, by the binomial distribution of how often `count` randomized responses tell the truth.
+    """
+    from scipy.stats import binom
+
+    def delta_of(each: float) -> float:
+        right = np.arange(count + 1)
+        losses = (2 * right - count) * each
+        weights = binom.pmf(right, count, 1 / (1 + math.exp(-each)))
+        beyond = losses > epsilon
+        return float((weights[beyond] * -np.expm1(epsilon - losses[beyond])).sum())
+
+    low, high = epsilon / count, epsilon
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_of(middle) <= delta else (low, middle)
+    return low

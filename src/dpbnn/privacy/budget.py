@@ -1,0 +1,168 @@
+"""Several fits on the same people: what they spend together, and a limit that none of them gets beyond.
+
+    >>> from dpbnn.privacy.plan import PrivacyPlan
+    >>> settings = dict(dataset_size=1000, batch_size=100, steps=50, clip_norm=1.0, delta=1e-6)
+    >>> with BudgetAccountant(epsilon=1.0, delta=1e-5) as budget:
+    ...     budget.charge(PrivacyPlan.for_budget(epsilon=0.6, **settings))
+    ...     round(budget.remaining()[0], 3)
+    0.4
+
+Later fits are chosen after seeing what earlier ones released, so that composition has to be fully adaptive:
+
+    basic   epsilons and deltas add up
+    rdp     Renyi divergences at one order add up and are stopped by a filter (Feldman and Zrnic 2021); the order is
+            fixed by the first charge, before anything was released, and converts to epsilon at the end
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from threading import Lock
+from typing import Any, Self
+
+from dpbnn import _validate
+from dpbnn.privacy.accountants import Charge
+from dpbnn.privacy.accountants.rdp import divergences
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.types import DpbnnError
+
+__all__ = ["BudgetAccountant", "BudgetError", "composed_epsilon", "spending"]
+
+COMPOSITIONS = ("basic", "rdp")
+ORDERS = tuple(1 + 2 ** (k / 4) for k in range(-12, 40))
+ROUNDING = 1e-9
+"""Of the budget: what adding up may be off by."""
+
+_open: list["BudgetAccountant"] = []
+"""The one that is open, for all threads of this process."""
+_charged: ContextVar[tuple[PrivacyPlan, ...]] = ContextVar("dpbnn_charged", default=())
+
+
+class BudgetError(DpbnnError):
+    """A fit would spend more than is left."""
+
+
+class BudgetAccountant:
+    """A budget for everything that is fitted inside of it, in all threads of this process, all on the same people.
+
+    Other processes know nothing of it: fit with ``n_jobs=1``, or charge what they do.
+
+    Args:
+        epsilon: of all fits together.
+        delta: of all fits together.
+        composition: "basic" or "rdp" (tighter for many fits).
+
+    Guarantees:
+        a fit that would go over is refused before it sees a record
+        what was charged stays charged, also where a fit fails
+    """
+
+    def __init__(self, epsilon: float, delta: float, composition: str = "basic") -> None:
+        self.epsilon = _validate.positive("epsilon", epsilon)
+        self.delta = _validate.fraction("delta", delta)
+        self.composition = _validate.one_of("composition", composition, COMPOSITIONS)
+        self.charges: list[PrivacyPlan] = []
+        self._order: float | None = None
+        self._lock = Lock()
+
+    def __enter__(self) -> Self:
+        if _open:
+            raise DpbnnError("A BudgetAccountant must not be opened inside another one; charge the outer one.")
+        _open.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _open.remove(self)
+
+    def charge(self, *plans: PrivacyPlan) -> None:
+        """Spend what plans cost, or refuse all of them."""
+        for plan in plans:
+            if not plan.is_private:
+                raise BudgetError("A fit without privacy must not be charged to a budget: it would spend all of it.")
+            most = (self.charges or plans)[0].max_records_per_person
+            if plan.max_records_per_person != most:
+                _validate.refuse(
+                    "max_records_per_person", f"{most}, as in all fits of this budget", plan.max_records_per_person
+                )
+        with self._lock:
+            self._charge(plans)
+
+    def _charge(self, plans: Sequence[PrivacyPlan]) -> None:
+        order = self._order or self._order_for(plans[0])
+        spent = self._spent([*self.charges, *plans], order)
+        if spent[0] > self.epsilon * (1 + ROUNDING) or spent[1] > self.delta * (1 + ROUNDING):
+            left = self.remaining()
+            raise BudgetError(
+                f"This would bring what is spent to epsilon {spent[0]:.4g} and delta {spent[1]:.3g}, beyond the "
+                f"budget of {self.epsilon:g} and {self.delta:g}; left are {left[0]:.4g} and {left[1]:.3g}. Ask "
+                "for less."
+            )
+        self._order = order
+        self.charges.extend(plans)
+
+    def spent(self) -> tuple[float, float]:
+        """Epsilon and delta of everything so far."""
+        return self._spent(self.charges, self._order) if self.charges else (0.0, 0.0)
+
+    def remaining(self) -> tuple[float, float]:
+        """Epsilon and delta that are not spent yet."""
+        spent = self.spent()
+        left = max(0.0, self.epsilon - spent[0])
+        return left, self.delta if self.composition == "rdp" else max(0.0, self.delta - spent[1])
+
+    def _spent(self, plans: list[PrivacyPlan], order: float | None) -> tuple[float, float]:
+        if self.composition == "basic":
+            return math.fsum(plan.epsilon() for plan in plans), math.fsum(plan.delta for plan in plans)
+        assert order is not None
+        total = math.fsum(_divergence(plan, order) for plan in plans)
+        return _epsilon(order, total, self.delta), self.delta
+
+    def _order_for(self, plan: PrivacyPlan) -> float | None:
+        """The order at which most fits like the first one would be within the budget."""
+        if self.composition == "basic":
+            return None
+        at = divergences(_as_charge(plan), ORDERS)
+        room = [self.epsilon - _epsilon(order, 0.0, self.delta) for order in ORDERS]
+        number = [left / float(own) if own > 0 else math.inf for left, own in zip(room, at, strict=True)]
+        return ORDERS[max(range(len(ORDERS)), key=lambda index: number[index])]
+
+
+def _as_charge(plan: PrivacyPlan) -> Charge:
+    people: Any = (plan.max_records_per_person, "add_or_remove", plan.pure_epsilons)
+    return Charge(plan.sampling_rate, plan.noise_levels, plan.delta, *people)
+
+
+def _divergence(plan: PrivacyPlan, order: float) -> float:
+    return float(divergences(_as_charge(plan), (order,))[0])
+
+
+def _epsilon(order: float, divergence: float, delta: float) -> float:
+    """``rdp + log(1 - 1/a) - log(delta a) / (a - 1)``, as for a single run."""
+    return max(0.0, divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1))
+
+
+def composed_epsilon(plans: Sequence[PrivacyPlan], delta: float) -> float:
+    """Of runs that are all fixed beforehand, together, by Renyi divergences."""
+    by_plan = [divergences(_as_charge(plan), ORDERS) for plan in plans]
+    totals = [math.fsum(own) for own in zip(*by_plan, strict=True)]
+    return min(_epsilon(order, total, delta) for order, total in zip(ORDERS, totals, strict=True))
+
+
+@contextmanager
+def spending(*plans: PrivacyPlan, inside: Sequence[PrivacyPlan] = (), is_void: bool = False) -> Iterator[None]:
+    """Charge the budget that is open, if there is one: once, also where a fit of these plans follows inside.
+
+    `inside` are plans of such fits that differ from what is charged for them.
+    """
+    if not _open or all(plan in _charged.get() for plan in plans):
+        yield
+        return
+    if is_void:
+        raise BudgetError("A fit whose guarantee is void must not be charged to a budget; leave out what voids it.")
+    _open[0].charge(*plans)
+    token = _charged.set((*plans, *inside))
+    try:
+        yield
+    finally:
+        _charged.reset(token)

@@ -1,0 +1,32 @@
+"""The best of several candidates, chosen privately.
+
+>>> scores = [3.0, 90.0, 4.0]
+>>> noisy_maximum(scores, epsilon=5.0)
+1
+"""
+
+from collections.abc import Sequence
+
+from dpbnn.types import DpbnnError
+
+__all__ = ["noisy_maximum"]
+
+
+def noisy_maximum(scores: Sequence[float], epsilon: float) -> int:
+    """The place of the largest score, with noise; each record must add between 0 and 1 to every score.
+
+    Guarantees:
+        adding or removing one record changes no probability by more than the factor e^epsilon
+    """
+    try:
+        import opendp.prelude as dp
+    except ModuleNotFoundError as error:
+        raise DpbnnError(
+            "Choosing privately needs OpenDP, which is not installed: pip install 'dpbnn[sklearn]'."
+        ) from error
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.linf_distance(T=float, monotonic=True)
+    scale = 1 / epsilon
+    while (chosen := dp.m.make_noisy_max(*space, dp.max_divergence(), scale)).map(1.0) > epsilon:
+        scale *= 1 + 1e-9
+    return int(chosen([float(score) for score in scores]))

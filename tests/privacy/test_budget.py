@@ -1,0 +1,141 @@
+"""A budget of several fits: nothing gets beyond it."""
+
+import numpy as np
+import pytest
+from dp_accounting.rdp import RdpAccountant
+
+import dpbnn
+from dpbnn import BudgetAccountant, BudgetError, PrivacyPlan
+from dpbnn.privacy.budget import composed_epsilon, spending
+
+SHAPE = {"dataset_size": 500, "batch_size": 100, "steps": 20, "clip_norm": 1.0, "delta": 1e-6}
+HALF = PrivacyPlan.for_budget(epsilon=0.5, **SHAPE)
+
+
+def train(plan=HALF):
+    x = np.random.default_rng(0).normal(size=(500, 3)).astype(np.float32)
+    torch_model = dpbnn.networks.MLP(3, [], 2)
+    y = (x[:, 0] > 0).astype(np.int64)
+    return dpbnn.fit(
+        torch_model, x, y, method=dpbnn.SGD(0.1), plan=plan, likelihood=dpbnn.Categorical(), progress=False
+    )
+
+
+def test_epsilons_and_deltas_add_up_and_the_fit_beyond_is_refused():
+    with BudgetAccountant(epsilon=1.2, delta=1e-5) as budget:
+        train()
+        train()
+        assert budget.spent() == pytest.approx((2 * HALF.epsilon(), 2e-6))
+        assert budget.remaining() == pytest.approx((1.2 - 2 * HALF.epsilon(), 8e-6))
+        with pytest.raises(BudgetError, match=r"This would bring what is spent to epsilon 1\.5 .* left are 0\.2"):
+            train()
+        assert len(budget.charges) == 2
+    train()
+    assert len(budget.charges) == 2, "outside of it nothing is charged to it"
+
+
+def test_delta_has_a_limit_too():
+    with BudgetAccountant(epsilon=100, delta=1.5e-6):
+        train()
+        with pytest.raises(BudgetError, match="delta"):
+            train()
+
+
+def test_a_refused_fit_has_not_seen_a_record(monkeypatch):
+    seen = []
+    monkeypatch.setattr("dpbnn.stepping.EagerSteps.release_and_take", lambda *_: seen.append(1))
+    with BudgetAccountant(epsilon=0.4, delta=1e-5), pytest.raises(BudgetError):
+        train()
+    assert not seen
+
+
+def test_what_fails_stays_charged(monkeypatch):
+    def broken(*_):
+        raise RuntimeError("power cut")
+
+    monkeypatch.setattr("dpbnn.stepping.EagerSteps.release_and_take", broken)
+    with BudgetAccountant(epsilon=1.2, delta=1e-5) as budget:
+        with pytest.raises(RuntimeError, match="power cut"):
+            train()
+        assert len(budget.charges) == 1
+
+
+def test_many_fits_at_once_are_all_charged_or_none():
+    x = np.zeros((500, 3), dtype=np.float32)
+    setup = dpbnn.Setup(dpbnn.networks.MLP(3, [], 2), dpbnn.SGD(0.1), HALF, dpbnn.Categorical())
+    with BudgetAccountant(epsilon=1.2, delta=1e-5) as budget:
+        dpbnn.fit_many([setup, setup], x, np.zeros(500, dtype=np.int64), progress=False)
+        assert len(budget.charges) == 2
+    with BudgetAccountant(epsilon=0.7, delta=1e-5) as budget:
+        with pytest.raises(BudgetError):
+            dpbnn.fit_many([setup, setup], x, np.zeros(500, dtype=np.int64), progress=False)
+        assert not budget.charges
+
+
+def test_the_filter_adds_up_divergences_at_one_order_that_the_first_charge_fixes():
+    plans = [PrivacyPlan.for_budget(epsilon=own, **SHAPE) for own in (0.5, 0.2, 0.4, 0.3)]
+    budget = BudgetAccountant(epsilon=1.4, delta=1e-5, composition="rdp")
+    budget.charge(plans[0])
+    order = budget._order
+    for plan in plans[1:]:
+        budget.charge(plan)
+    assert budget._order == order
+    peer = RdpAccountant([order])
+    for plan in plans:
+        peer.compose(plan.dp_event())
+    assert budget.spent()[0] == pytest.approx(peer.get_epsilon(1e-5), rel=1e-6)
+    assert budget.spent()[0] < sum(plan.epsilon() for plan in plans)
+    with pytest.raises(BudgetError):
+        budget.charge(*(plans * 5))
+
+
+def test_the_filter_is_never_below_the_best_order_known_afterwards():
+    plans = [PrivacyPlan.for_budget(epsilon=own, **SHAPE) for own in (0.5, 0.1, 0.1)]
+    budget = BudgetAccountant(epsilon=3, delta=1e-5, composition="rdp")
+    for plan in plans:
+        budget.charge(plan)
+    assert budget.spent()[0] >= composed_epsilon(plans, 1e-5) * (1 - 1e-9)
+
+
+def test_plans_fixed_beforehand_compose_as_dp_accounting_has_it():
+    plans = [HALF, PrivacyPlan.for_budget(epsilon=0.3, **SHAPE | {"batch_size": 500})]
+    peer = RdpAccountant()
+    for plan in plans:
+        peer.compose(plan.dp_event())
+    assert composed_epsilon(plans, 1e-5) == pytest.approx(peer.get_epsilon(1e-5), rel=0.02)
+
+
+def test_a_fit_inside_what_is_charged_already_is_not_charged_again():
+    with BudgetAccountant(epsilon=0.6, delta=1e-5) as budget, spending(HALF):
+        train(HALF)
+        assert budget.charges == [HALF]
+
+
+def test_what_cannot_be_counted_is_refused():
+    budget = BudgetAccountant(epsilon=1, delta=1e-5)
+    with pytest.raises(BudgetError, match="without privacy"):
+        budget.charge(PrivacyPlan.without_privacy(dataset_size=10, batch_size=5, steps=1))
+    budget.charge(PrivacyPlan.for_budget(epsilon=0.2, **SHAPE))
+    with pytest.raises(dpbnn.DpbnnError, match="max_records_per_person must be 1"):
+        budget.charge(PrivacyPlan.for_budget(epsilon=0.2, max_records_per_person=3, **SHAPE))
+    with budget, pytest.raises(dpbnn.DpbnnError, match="inside another"), BudgetAccountant(1, 1e-5):
+        pass
+    for wrong in ((0, 1e-5, "basic"), (1, 0, "basic"), (1, 1e-5, "magic")):
+        with pytest.raises(dpbnn.DpbnnError):
+            BudgetAccountant(*wrong)
+
+
+def test_threads_pay_from_the_same_budget():
+    from concurrent.futures import ThreadPoolExecutor
+
+    with BudgetAccountant(epsilon=1.2, delta=1e-5) as budget, ThreadPoolExecutor(3) as pool:
+        found = [own.exception() for own in [pool.submit(train) for _ in range(3)]]
+    assert len(budget.charges) == 2
+    assert sum(isinstance(own, BudgetError) for own in found) == 1
+
+
+def test_a_void_guarantee_is_not_counted_as_one():
+    x, y = np.zeros((500, 3), dtype=np.float32), np.zeros(500, dtype=np.int64)
+    how = {"method": dpbnn.SGD(0.1), "plan": HALF, "likelihood": dpbnn.Categorical(), "progress": False}
+    with BudgetAccountant(epsilon=1.2, delta=1e-5), pytest.raises(BudgetError, match="void"):
+        dpbnn.fit(dpbnn.networks.MLP(3, [], 2), x, y, unsafe_seed=1, **how)
