@@ -5,6 +5,7 @@ import importlib
 import json
 import pkgutil
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import dpbnn
+from dpbnn import choosing
 from dpbnn.experiments import ITEMS, tuning
 from dpbnn.experiments import page as reproduced
 from dpbnn.experiments.recipes import BEST
@@ -61,7 +63,7 @@ def test_links_and_named_files_exist(page):
 )
 def test_commands_in_pages_run(command):
     words = command.split("   #")[0].split()[1:]
-    finished = subprocess.run([sys.executable, "-c", "from dpbnn.cli import main; main()", *words], capture_output=True)
+    finished = subprocess.run([sys.executable, "-m", "dpbnn", *words], capture_output=True)
     assert finished.returncode == 0, finished.stderr
 
 
@@ -81,3 +83,48 @@ def test_the_reproduction_shows_what_its_files_hold():
 def test_the_best_settings_are_those_that_tuning_found():
     found = json.loads((ROOT / "docs" / "reproduction" / "tuning.json").read_text())
     assert {pair: tuning.winner(found, *pair) for pair in BEST} == BEST
+
+
+def test_the_readmes_table_is_that_of_the_reproduction():
+    folder, readme = ROOT / "docs" / "reproduction", (ROOT / "README.md").read_text()
+    titles = {"sgld": "DP-SGLD", "bbp": "DP-BBP", "mc_dropout": "DP-MC Dropout", "sgd": "DP-SGD"}
+    ours, papers = {}, {}
+    for name, figure in (("accuracy", "private"), ("calibration", "private_ece")):
+        for row in json.loads((folder / f"{name}.json").read_text())["rows"]:
+            if row["best"] is not None:
+                case = row["network"], row["method"]
+                ours.setdefault(case, []).append(f"{statistics.median(row['best'][figure]):.3f}")
+                papers.setdefault(case, (row["paper"] or {}).get("private"))
+    for method, title in titles.items():
+        cells = [title]
+        for network in ("mlp", "cnn"):
+            accuracy, error = ours[network, method]
+            paper = papers[network, method]
+            cells += [f"{accuracy} ({error})", "-" if paper is None else f"{paper:.2f}"]
+        assert f"| {' | '.join(cells)} |" in readme
+
+
+def test_the_page_on_tables_shows_what_its_file_holds():
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        tabular = importlib.import_module("tabular")
+    finally:
+        sys.path.pop(0)
+    page, kept = (
+        (ROOT / "docs" / "tables.md").read_text(),
+        json.loads((ROOT / "benchmarks" / "tabular.json").read_text()),
+    )
+    assert page == tabular.filled(page, kept), "python benchmarks/tabular.py --page makes it again"
+    accuracy = tabular._median(kept, "adult", "default", 1.0, "accuracy")
+    assert f"accuracy of {accuracy:.3f}" in " ".join((ROOT / "README.md").read_text().split())
+
+
+def test_the_rules_on_the_page_are_those_of_the_code():
+    page = (ROOT / "docs" / "tables.md").read_text()
+    for number in (*choosing.CLIP_SHARE.values(), *choosing.LARGEST_RATE.values(), choosing.LEAST_BATCH):
+        assert f"{number:g}" in page
+    for share, most in choosing.TIME.values():
+        assert f"{share:g} n mu, at most {most:,.0f} + {choosing.FURTHER_TIME:g} n mu" in page
+    assert f"{choosing.FEWEST_STEPS} to {choosing.MOST_STEPS:,}" in page
+    (many, wide), (enough, narrow) = choosing.HIDDEN
+    assert f"{narrow[0]} from n mu = {enough:,.0f} on, {wide[0]} from {many:,.0f} on" in page

@@ -22,6 +22,7 @@ from dpbnn.likelihoods import (
 from dpbnn.many import Setup, fit_many
 from dpbnn.methods import BBP, SGD, SGLD, KeepSamples, KeepSummary, MCDropout
 from dpbnn.priors import Flat, Gaussian, Grouped, Laplace, Prior, ScaleMixture
+from dpbnn.privacy.budget import BudgetAccountant, BudgetError
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.release import Release, load
@@ -35,6 +36,8 @@ __all__ = [
     "SGD",
     "SGLD",
     "Bernoulli",
+    "BudgetAccountant",
+    "BudgetError",
     "Categorical",
     "DpbnnError",
     "DpbnnWarning",
@@ -67,3 +70,12 @@ __all__ = [
     "posterior",
     "with_dropout",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`dpbnn.sklearn`, which needs scikit-learn, comes when it is asked for."""
+    if name == "sklearn":
+        import importlib
+
+        return importlib.import_module("dpbnn.sklearn")
+    raise AttributeError(f"module 'dpbnn' has no attribute {name!r}")

@@ -5,9 +5,12 @@ Bad input of any kind ends with one line on standard error and exit code 2.
 
 import json
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
+
+from dpbnn import table_commands
 
 __all__ = ["app", "main"]
 
@@ -40,6 +43,7 @@ def _options(
 
 def main() -> None:
     """Run the command line and exit."""
+    warnings.showwarning = _show_warning
     try:
         code = app(standalone_mode=False)
     except typer.Abort:
@@ -48,6 +52,11 @@ def main() -> None:
         sys.stderr.write(f"Error: {_one_line(error)}\n")
         sys.exit(_BAD_INPUT)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """On one line, without a place in the code."""
+    sys.stderr.write(f"Warning: {' '.join(str(message).split())}\n")
 
 
 def _one_line(error: Exception) -> str:
@@ -112,11 +121,17 @@ def demo(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for ma
         typer.echo(as_text(result))
 
 
+for _command in (table_commands.schema, table_commands.fit, table_commands.predict, table_commands.evaluate):
+    app.command()(_command)
+
+
 @app.command()
 def reproduce(
     names: Annotated[list[str] | None, typer.Argument(help="Items, or all; none lists them.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small versions, for two CPU cores.")] = False,
-    out: Annotated[str, typer.Option(help="Folder for the page and its files.")] = "",
+    out: Annotated[
+        str, typer.Option(help="Folder for the page and its files; docs, with --quick reproduction-quick.")
+    ] = "",
     minutes: Annotated[
         float | None, typer.Option(help="Begin nothing new after so many; the same call goes on.")
     ] = None,
@@ -137,6 +152,8 @@ def reproduce(
 
     folder = Path(out or ("reproduction-quick" if quick else "docs"))
     if draw:
+        if names:
+            raise DpbnnError(f"--draw must stand alone, got {' '.join(names)}; it draws all items that have results.")
         if not list((folder / FOLDER).glob("*.json")):
             message = f"--draw must find results in {folder / FOLDER}, got none; run dpbnn reproduce NAME first."
             raise DpbnnError(message)

@@ -25,6 +25,7 @@ from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
 from dpbnn.posterior import Posterior
 from dpbnn.preparation import check_types, on_device, raised, remarks
+from dpbnn.privacy.budget import spending
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.ledger import FRESH_KEY, Ledger, fingerprint
 from dpbnn.privacy.plan import PrivacyPlan
@@ -53,6 +54,7 @@ def fit(
     device: str | torch.device | None = None,
     execution: Execution | None = None,
     checkpoint: Any = None,
+    keep_checkpoint: bool = False,
     progress: bool = True,
     public_data: tuple[Any, Any] | None = None,
     unsafe_diagnostics: bool = False,
@@ -73,6 +75,7 @@ def fit(
         execution: speed and memory.
         checkpoint: a folder; an interrupted run that is started again with it continues. It is as secret as the data,
             must lie outside of anything published, and is removed at the end.
+        keep_checkpoint: leave that to the caller: until it is removed, the same call gives the same release again.
         progress: whether to show a progress bar, if there is a terminal.
         public_data: (X, y) that are declared public, to be measured on along the way.
         unsafe_diagnostics: keep clip shares, norms and batch sizes, which have no noise; voids the guarantee.
@@ -87,17 +90,20 @@ def fit(
         A resumed run ends as an uninterrupted one.
     """
     run = prepared(model, X, y, method, plan, likelihood, seed, device, execution, unsafe_diagnostics, unsafe_seed)
-    plan = run.work.plan
     measure = PublicMeasure.on(run.work.checked, public_data, plan.steps)
     folder = None if checkpoint is None else Checkpoint(checkpoint)
 
     position = run.begin(folder)
-    with own_draws(run.work.device), show_progress(plan, position.step, progress) as display:
+    with (
+        spending(plan, is_void=bool(_voided_by(run.work))),
+        own_draws(run.work.device),
+        show_progress(run.work.plan, position.step, progress) as display,
+    ):
         for reached in run.steps(position, folder):
             position = reached
             display(position.step, measure.after(position.step, partial(method.to_posterior, position.state)))
     release = run.release(position, measure)
-    if folder is not None:
+    if folder is not None and not keep_checkpoint:
         folder.remove()
     return release
 

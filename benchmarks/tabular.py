@@ -1,0 +1,284 @@
+"""How good the defaults for tables are: beside settings tuned by hand, and beside diffprivlib.
+
+    DPBNN_DATA=FOLDER python benchmarks/tabular.py [--seeds 10] [--only adult pima ...] [--page]
+
+Every run is kept in tabular.json and not done again; the table of docs/tables.md is made from it (--page does only
+that). Ranges of columns are public constants: from the data sets' descriptions, or for UCI's regressions, which are
+public, read off the files and rounded outwards. diffprivlib does not work with this scikit-learn and gets an
+environment of its own, in .peers.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dpbnn
+from dpbnn.choosing import Facts, choose
+from dpbnn.privacy.bounds import Bounds
+from dpbnn.tabular import in_units, train
+
+FOLDER = Path(__file__).parent
+KEPT, PAGE = FOLDER / "tabular.json", FOLDER.parent / "docs" / "tables.md"
+PEER = FOLDER.parent / ".peers" / "diffprivlib"
+EPSILONS, DELTA = (1.0, 3.0), 1e-5
+BEGIN, END = "<!-- tabular -->", "<!-- /tabular -->"
+UCI = ("bostonHousing", "energy", "kin8nm", "naval-propulsion-plant", "power-plant", "protein-tertiary-structure",
+       "wine-quality-red")  # fmt: skip
+NAVAL_TARGET = 16
+HAND_TUNED: dict[str, dict[float, dict[str, Any]]] = {}
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows from -1 to 1, how many columns they had, and the targets; `span` is that of targets that are numbers."""
+
+    x: np.ndarray
+    y: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    columns: int
+    span: tuple[float, float] | None = None
+
+
+def one_hot(column: np.ndarray, values: list[str]) -> np.ndarray:
+    """One number for each value."""
+    return (column[:, None] == np.array(values)[None, :]).astype(np.float32)
+
+
+def number(column: np.ndarray, low: float, high: float, log: bool = False) -> np.ndarray:
+    """Scaled as a schema would."""
+    scaled = Bounds(np.array([low]), np.array([high])).scaled(column.astype(float)[:, None])
+    return 2 * np.log1p(1000 * (scaled + 1) / 2) / np.log1p(1000) - 1 if log else scaled
+
+
+def adult(folder: Path, seed: int) -> Split:
+    """Its own split of training and test; the seed changes nothing."""
+    described = [line.strip().rstrip(".").split(": ") for line in (folder / "tabular" / "adult.names").open()]
+    names = {own[0]: own[1] for own in described if len(own) == 2 and not own[0].startswith("|")}
+    ranges = {"age": (17, 90), "education-num": (1, 16), "hours-per-week": (1, 99)}
+    logs = {"fnlwgt": (0, 1_500_000), "capital-gain": (0, 100_000), "capital-loss": (0, 5_000)}
+
+    def part(file: str) -> tuple[np.ndarray, np.ndarray]:
+        lines = [line for line in (folder / "tabular" / file).open() if line.count(",") == len(names)]
+        rows = np.array([[cell.strip().rstrip(".") for cell in line.split(",")] for line in lines])
+        parts = []
+        for place, (name, kind) in enumerate(names.items()):
+            column = rows[:, place]
+            if name in ranges or name in logs:
+                parts.append(number(column, *(ranges | logs)[name], log=name in logs))
+            else:
+                parts.append(one_hot(column, [*kind.split(", "), "?"]))
+        return np.concatenate(parts, axis=1, dtype=np.float32), (rows[:, -1] == ">50K").astype(np.int64)
+
+    return Split(*part("adult.data"), *part("adult.test"), columns=len(names))
+
+
+def parted(x: np.ndarray, y: np.ndarray, columns: int, seed: int) -> Split:
+    """Four fifths for training."""
+    order = np.random.RandomState(seed).permutation(len(x))
+    aside, rest = np.split(order, [len(x) // 5])
+    return Split(x[rest], y[rest], x[aside], y[aside], columns)
+
+
+def german(folder: Path, seed: int) -> Split:
+    """Codes as its description lists them."""
+    rows = np.array([line.strip().split(",") for line in (folder / "tabular" / "german.csv").open()])
+    ranges = {1: (4, 72), 4: (250, 20_000), 7: (1, 4), 10: (1, 4), 12: (18, 80), 15: (1, 4), 17: (1, 2)}
+    parts = [
+        number(rows[:, place], *ranges[place], log=place == 4)
+        if place in ranges
+        else one_hot(rows[:, place], sorted(set(rows[:, place])))
+        for place in range(20)
+    ]
+    return parted(np.concatenate(parts, axis=1, dtype=np.float32), (rows[:, 20] == "2").astype(np.int64), 20, seed)
+
+
+def pima(folder: Path, seed: int) -> Split:
+    """Eight measurements."""
+    rows = np.loadtxt(folder / "tabular" / "pima-indians-diabetes.csv", delimiter=",")
+    ranges = [(0, 17), (0, 200), (0, 130), (0, 100), (0, 850), (0, 70), (0, 2.5), (21, 81)]
+    x = np.concatenate([number(rows[:, i], *ranges[i]) for i in range(8)], axis=1, dtype=np.float32)
+    return parted(x, rows[:, 8].astype(np.int64), 8, seed)
+
+
+def uci(name: str) -> Callable[[Path, int], Split]:
+    """The usual splits: nine tenths for training."""
+
+    def load(folder: Path, seed: int) -> Split:
+        rows = np.loadtxt(folder / "uci" / name / "data.txt")
+        last = NAVAL_TARGET if name.startswith("naval") else rows.shape[1] - 1
+        inputs, targets = rows[:, :last], rows[:, last]
+        inputs = inputs[:, np.ptp(inputs, axis=0) > 0]
+        scaled = [number(own, *_around(own)) for own in inputs.T]
+        span = _around(targets)
+        x = np.concatenate(scaled, axis=1, dtype=np.float32)
+        y = number(targets, *span).astype(np.float32)
+        generator = np.random.RandomState(1)
+        for _ in range(seed + 1):
+            order = generator.choice(range(len(x)), len(x), replace=False)
+        train, test = np.split(order, [round(len(x) * 0.9)])
+        return Split(x[train], y[train], x[test], targets[test][:, None], x.shape[1], span)
+
+    return load
+
+
+def _around(values: np.ndarray) -> tuple[float, float]:
+    """Rounded outwards to two digits of the width."""
+    low, high = float(values.min()), float(values.max())
+    unit = 10.0 ** (math.floor(math.log10(high - low)) - 1)
+    return math.floor(low / unit) * unit, math.ceil(high / unit) * unit
+
+
+SETS: dict[str, Callable[[Path, int], Split]] = {"adult": adult, "german": german, "pima": pima} | {
+    name: uci(name) for name in UCI
+}
+
+
+def ours(split: Split, epsilon: float, given: dict[str, Any], seed: int) -> dict[str, float]:
+    """By the defaults, or by what is given."""
+    is_regression = split.span is not None
+    facts = Facts(
+        rows=len(split.x), columns=split.columns, features=split.x.shape[1], outputs=1 if is_regression else 2,
+        epsilon=epsilon, delta=DELTA, is_regression=is_regression, method=given.get("method", "sgld"),
+    )  # fmt: skip
+    chosen = choose(facts, {name: value for name, value in given.items() if name != "method"})
+    release = train(split.x, split.y, facts, chosen, seed=seed, progress=False)
+    prediction: Any = release.predict(split.x_test, seed=seed)
+    if split.span is not None:
+        prediction = in_units(prediction, *split.span)
+    found = dpbnn.metrics.evaluate(prediction, split.y_test)
+    wanted = ("rmse", "negative_log_likelihood", "coverage_95") if is_regression else (
+        "accuracy", "negative_log_likelihood", "expected_calibration_error")  # fmt: skip
+    return {name: round(found[name], 5) for name in wanted} | {"deviation": round(float(split.y_test.std()), 5)}
+
+
+PEERS = """
+import sys, json, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+from diffprivlib.models import GaussianNB, LogisticRegression
+data = np.load(sys.argv[1]); epsilon, columns = float(sys.argv[2]), int(sys.argv[3])
+models = {"LogisticRegression": LogisticRegression(epsilon=epsilon, data_norm=columns ** 0.5, max_iter=1000),
+          "GaussianNB": GaussianNB(epsilon=epsilon, bounds=(-1, 1))}
+print(json.dumps({name: float(model.fit(data["x"], data["y"]).score(data["x_test"], data["y_test"]))
+                  for name, model in models.items()}))
+"""
+
+
+def theirs(split: Split, epsilon: float) -> dict[str, float]:
+    """diffprivlib's on the same numbers, with the same public bounds, at the same epsilon (theirs without a delta)."""
+    python = PEER / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(PEER)], check=True)
+        packages = ["diffprivlib==0.6.6", "scikit-learn<1.7"]
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True)
+    with tempfile.NamedTemporaryFile(suffix=".npz") as file:
+        np.savez(file, x=split.x, y=split.y, x_test=split.x_test, y_test=split.y_test)
+        file.flush()
+        command = [str(python), "-c", PEERS, file.name, str(epsilon), str(split.columns)]
+        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return json.loads(out.splitlines()[-1])
+
+
+def jobs(names: list[str], seeds: int) -> Iterator[tuple[str, str, float, int]]:
+    """What is to be run: data set, way, epsilon, seed."""
+    for name in names:
+        for epsilon in EPSILONS:
+            for seed in range(seeds):
+                yield name, "default", epsilon, seed
+                if epsilon in HAND_TUNED.get(name, {}):
+                    yield name, "tuned", epsilon, seed
+                if name not in UCI:
+                    yield name, "diffprivlib", epsilon, seed
+
+
+def run(names: list[str], seeds: int, folder: Path) -> None:
+    """All that is not kept yet."""
+    kept = json.loads(KEPT.read_text()) if KEPT.is_file() else {}
+    for name, way, epsilon, seed in jobs(names, seeds):
+        key = f"{name}, {way}, {epsilon:g}, {seed}"
+        if key in kept:
+            continue
+        split = SETS[name](folder, seed)
+        if way == "diffprivlib":
+            kept[key] = theirs(split, epsilon)
+        else:
+            kept[key] = ours(split, epsilon, HAND_TUNED[name][epsilon] if way == "tuned" else {}, seed)
+        print(key, kept[key], flush=True)
+        KEPT.write_text(json.dumps(dict(sorted(kept.items())), indent=0) + "\n")
+
+
+def _median(kept: dict[str, Any], name: str, way: str, epsilon: float, figure: str) -> float | None:
+    found = [own[figure] for key, own in kept.items() if key.startswith(f"{name}, {way}, {epsilon:g}, ")]
+    return statistics.median(found) if found else None
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def tables(kept: dict[str, Any]) -> str:
+    """Both, as Markdown."""
+    classes = [
+        "| classes | epsilon | accuracy | tuned by hand | LogisticRegression | GaussianNB | NLL | tuned | ECE |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    reals = [
+        "| numbers | epsilon | RMSE / deviation | tuned by hand | NLL | tuned | coverage of 95 % |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name in SETS:
+        for epsilon in EPSILONS:
+
+            def of(way: str, figure: str, name: str = name, epsilon: float = epsilon) -> float | None:
+                return _median(kept, name, way, epsilon, figure)
+
+            nll = [_cell(of(way, "negative_log_likelihood")) for way in ("default", "tuned")]
+            if name in UCI:
+                scale = of("default", "deviation")
+                errors = (
+                    [(own := of(way, "rmse")) and own / scale for way in ("default", "tuned")] if scale else [None] * 2
+                )
+                cells = [*map(_cell, errors), *nll, _cell(of("default", "coverage_95"))]
+                reals.append(f"| {name} | {epsilon:g} | {' | '.join(cells)} |")
+            else:
+                right = [_cell(of(way, "accuracy")) for way in ("default", "tuned")]
+                peers = [_cell(of("diffprivlib", own)) for own in ("LogisticRegression", "GaussianNB")]
+                cells = [*right, *peers, *nll, _cell(of("default", "expected_calibration_error"))]
+                classes.append(f"| {name} | {epsilon:g} | {' | '.join(cells)} |")
+    return "\n".join([*classes, "", *reals])
+
+
+def filled(page: str, kept: dict[str, Any]) -> str:
+    """The page with the tables of what is kept."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{tables(kept)}\n\n{END}{rest.split(END)[1]}"
+
+
+def main() -> None:
+    """Run, and fill in the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--only", nargs="+", choices=list(SETS), default=list(SETS))
+    parser.add_argument("--page", action="store_true")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
+    if not options.page:
+        run(options.only, options.seeds, Path(os.environ["DPBNN_DATA"]))
+    PAGE.write_text(filled(PAGE.read_text(), json.loads(KEPT.read_text())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""A private Bayesian classifier."""
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dpbnn.prediction import ClassPrediction
+from dpbnn.sklearn.estimator import DPBayesEstimator, as_bounds, keep_arguments
+from dpbnn.types import DpbnnError
+
+__all__ = ["DPBayesClassifier"]
+
+
+class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc]
+    """Classes with probabilities that know their doubt; `classes` are public, or taken for public from the labels.
+
+    After `fit`: `classes_`, `guarantee_`, `release_`, `settings_` (what was chosen, and why), `bounds_`.
+    """
+
+    __doc__ += DPBayesEstimator.__doc__.split("\n\n", 1)[1].replace(  # type: ignore[union-attr]
+        "        bounds_share:",
+        "        classes: all labels that can be; None takes those of the data for public.\n        bounds_share:",
+    )
+
+    def __init__(
+        self,
+        method: str = "sgld",
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        bounds: Any = None,
+        classes: Any = None,
+        bounds_share: float = 0.5,
+        hidden: Any = None,
+        learning_rate: float | None = None,
+        clip_norm: float | None = None,
+        batch_size: int | None = None,
+        epochs: float | None = None,
+        prior_scale: float | None = None,
+        dropout: float | None = None,
+        num_draws: int = 100,
+        dataset_size: int | None = None,
+        max_records_per_person: int = 1,
+        checkpoint: Any = None,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        keep_arguments(self, locals())
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True  # on a handful of rows, at epsilon 1
+        return tags
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Train on private rows; `groups` names the person of each row.
+
+        The same arrays with the same settings again are not trained on, and not paid for, a second time.
+        """
+        data = X, y, groups
+        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        check_classification_targets(y)
+        if self._is_repeated(*data):
+            return self
+        X, y = self._kept(X, y, groups)
+        assumptions = []
+        if self.classes is None:
+            self.classes_ = np.unique(y)
+            assumptions.append(f"the {len(self.classes_)} class labels are public: they were taken from the data")
+        else:
+            self.classes_ = np.unique(np.asarray(self.classes))
+        labels = _labels(y, self.classes_)
+        terms = self._terms(len(X), X.shape[1], len(self.classes_))
+
+        def scaled() -> tuple[np.ndarray, np.ndarray]:
+            bought = terms.bought
+            self.bounds_ = bought.bounds_of(X) if bought else as_bounds("bounds", self.bounds, X.shape[1])
+            return self.bounds_.scaled(X).astype(np.float32), labels
+
+        self._release(terms, scaled, assumptions)
+        return self._remember(*data)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """``[rows, classes]``, averaged over draws of the weights."""
+        return self._classes(X).probabilities.double().numpy()
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each row."""
+        found = self._classes(X).labels.numpy()
+        return self.classes_[found]
+
+    def predict_doubt(self, X: Any) -> np.ndarray:
+        """``[rows, 2]``: entropy (all doubt) and mutual information (that about the weights), in nats."""
+        found = self._classes(X)
+        return np.stack([found.entropy.double().numpy(), found.mutual_information.double().numpy()], axis=1)
+
+    def sample(self, X: Any, num_draws: int = 10) -> np.ndarray:
+        """``[rows, draws]``: labels as they might come, each column by another draw of the weights."""
+        check_is_fitted(self, "release_")
+        draws = self._classes(X, num_draws, keep_draws=True).draws
+        assert draws is not None
+        generator = np.random.default_rng(None if self.random_state is None else self._seed())
+        cumulative = draws.double().numpy().cumsum(axis=2)
+        drawn = (generator.random(cumulative.shape[:2])[..., None] * cumulative[..., -1:] > cumulative).sum(axis=2)
+        return self.classes_[drawn.T]
+
+    def _classes(self, X: Any, num_draws: int | None = None, **more: Any) -> ClassPrediction:
+        found = self._prediction(X, num_draws, **more)
+        assert isinstance(found, ClassPrediction)
+        return found
+
+
+def _labels(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    if len(classes) < 2:
+        raise DpbnnError(f"y must have at least 2 classes, got {len(classes)} class; name all of them: classes=[...].")
+    found = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    if not (classes[found] == y).all():
+        raise DpbnnError("y must hold only the labels in classes, got others; name all of them: classes=[...].")
+    return found

@@ -1,0 +1,325 @@
+"""A private model from a file: bounds, settings, training, and one folder with all that is released.
+
+    FOLDER/release.json, posterior.safetensors   what `dpbnn.load` reads
+    FOLDER/table.json                            the schema, with the bounds that were bought
+    FOLDER/schema.toml                           the schema as it was given
+    FOLDER/guarantee.txt, log.txt                in words: the promise, and what was chosen and why
+
+While a run is unfinished, FOLDER.unfinished holds its state, which is as secret as the data, and is gone at the end.
+
+Guarantees:
+    FOLDER is there whole or not at all.
+    What was bought or trained is not bought or trained again when a run is resumed.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpbnn import _validate
+from dpbnn.choosing import METHODS, Chosen, Facts, choose
+from dpbnn.prediction import Prediction, RealPrediction
+from dpbnn.privacy.bounds import Purchase, purchase
+from dpbnn.privacy.budget import spending
+from dpbnn.privacy.contributions import kept_rows
+from dpbnn.release import Release, load
+from dpbnn.tables.encoding import Encoding, numbers
+from dpbnn.tables.reading import Table, column_names, read_table
+from dpbnn.tables.schema import Category, Number, Schema, as_values, parse_schema
+from dpbnn.tabular import in_units, train
+from dpbnn.types import DpbnnError
+
+__all__ = ["Order", "TableModel", "fit_table", "load_table_model", "settings_of"]
+
+BOUNDS_SHARE = 0.5
+"""What bought bounds would cost by themselves, of epsilon."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What somebody wants from a table.
+
+    Args:
+        data: the file.
+        schema: what is public about it.
+        out: the folder to write.
+        epsilon: the budget.
+        delta: None takes 1e-5, or with many rows the largest power of ten below a tenth of one over their number.
+        method: of `dpbnn.choosing.METHODS`.
+        given: settings that are not to be chosen, by name.
+        seed: for the first weights; never for sampling or noise.
+        resume: continue an unfinished run.
+        progress: whether to show a bar.
+    """
+
+    data: Path
+    schema: Schema
+    out: Path
+    epsilon: float
+    delta: float | None = None
+    method: str = "sgld"
+    given: Mapping[str, Any] | None = None
+    seed: int | None = None
+    resume: bool = False
+    progress: bool = True
+
+    @property
+    def unfinished(self) -> Path:
+        """Where the state of the run lives until it is done."""
+        return self.out.with_name(f"{self.out.name}.unfinished")
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A release, and how rows become what it takes."""
+
+    release: Release
+    encoding: Encoding
+    bought: tuple[str, ...] = ()
+
+    def predict(self, table: Table, num_draws: int = 100, seed: int | None = None) -> Prediction:
+        """Of every row, in the target's unit."""
+        x = self.encoding.encoded(table, with_target=False).x
+        found = self.release.predict(x, num_draws=num_draws, seed=seed)
+        if not isinstance(found, RealPrediction):
+            return found
+        return in_units(found, *self._range)
+
+    def targets(self, table: Table) -> np.ndarray:
+        """Of every row, in the target's unit; classes by their place."""
+        schema = self.encoding.schema
+        target = schema.columns[schema.target]
+        if isinstance(target, Number):
+            return numbers(schema.target, target, table, schema.missing)[0]
+        y = self.encoding.encoded(table, with_target=True).y
+        assert y is not None
+        return y
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Of the target, or none."""
+        target = self.encoding.schema.columns[self.encoding.schema.target]
+        return target.values if isinstance(target, Category) else ()
+
+    @property
+    def _range(self) -> tuple[float, float]:
+        target = self.encoding.schema.columns[self.encoding.schema.target]
+        assert isinstance(target, Number)
+        assert target.low is not None
+        assert target.high is not None
+        return target.low, target.high
+
+    def read(self, path: str | Path, with_target: bool) -> Table:
+        """A file with the columns that this model knows."""
+        schema = self.encoding.schema
+        wanted = list(schema.columns if with_target else schema.features)
+        return read_table(path, wanted, schema.names)
+
+    def whole(self, path: str | Path) -> Table:
+        """All columns of a file, also those that the model does not know."""
+        names = self.encoding.schema.names
+        return read_table(path, names or column_names(path), names)
+
+
+def fit_table(order: Order, schema_text: str) -> tuple[TableModel, Chosen]:
+    """Train as ordered, and write the folder."""
+    _refuse_what_is_there(order)
+    table = _rows_of(order)
+    facts, bought = _facts(order, table.rows)
+    chosen = choose(facts, order.given)
+    _refuse_bad_rows(order, table)
+    _begin(order, chosen)
+    if _finished(order).exists():
+        return _hand_over(order), chosen
+    encoding = Encoding(order.schema)
+    assumptions = [] if order.schema.rows else ["the number of rows is public: it was taken from the file"]
+    with spending(chosen.plan):
+        encoding = _bounded(order, encoding, table, bought)
+        encoded = encoding.encoded(table, with_target=True)
+        release = train(
+            encoded.x,
+            encoded.y,
+            facts,
+            chosen,
+            assumptions,
+            seed=order.seed,
+            checkpoint=order.unfinished / "training",
+            keep_checkpoint=True,
+            progress=order.progress,
+        )
+        _write(order, TableModel(release, encoding, tuple(Encoding(order.schema).without_bounds)), chosen, schema_text)
+    return _hand_over(order), chosen
+
+
+def _refuse_bad_rows(order: Order, table: Table) -> None:
+    """Before anything is bought or begun: what the schema does not know."""
+    if order.seed is not None:
+        _validate.whole_number("--seed", order.seed, at_least=0)
+    encoding = Encoding(order.schema)
+    encoding.with_bounds(dict.fromkeys(encoding.without_bounds, (-1.0, 1.0))).encoded(table, with_target=True)
+
+
+def _finished(order: Order) -> Path:
+    """The release, before it is moved to where it was wanted: from then on nothing is computed again."""
+    return order.unfinished / "release"
+
+
+def _hand_over(order: Order) -> TableModel:
+    """Once it is out, nothing is left from which another one could be made."""
+    try:
+        for name in ("training", "bounds.json", "terms.json"):
+            left = order.unfinished / name
+            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+        _finished(order).replace(order.out)
+        shutil.rmtree(order.unfinished)
+    except OSError as error:
+        raise DpbnnError(f"The release cannot be moved from {_finished(order)} to {order.out}: {error}.") from error
+    return load_table_model(order.out)
+
+
+def load_table_model(path: str | Path) -> TableModel:
+    """What `fit_table` wrote."""
+    file = Path(path) / "table.json"
+    if not file.is_file():
+        raise DpbnnError(f"{path} must be a folder that dpbnn fit wrote, got none with a table.json.")
+    try:
+        values = json.loads(file.read_text())
+        schema = parse_schema(values["schema"], str(file))
+        bought = tuple(values["bought"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DpbnnError(f"{file} is damaged: {error}.") from error
+    return TableModel(load(path), Encoding(schema), bought)
+
+
+def _refuse_what_is_there(order: Order) -> None:
+    if order.out.exists():
+        raise DpbnnError(f"--out must be a new folder, got {order.out}, which exists; choose another.")
+    if order.unfinished.exists() and not order.resume:
+        raise DpbnnError(
+            f"{order.unfinished} holds an unfinished run; continue it with --resume, or delete it (what it has "
+            "released stays spent)."
+        )
+    if order.resume and not order.unfinished.exists():
+        raise DpbnnError(f"--resume must find an unfinished run in {order.unfinished}, got none; leave it out.")
+
+
+def _rows_of(order: Order) -> Table:
+    """The rows that count: at most so many of each person."""
+    schema = order.schema
+    wanted = [*schema.columns, *([schema.person] if schema.person else [])]
+    table = read_table(order.data, wanted, schema.names)
+    if schema.person is None:
+        return table
+    named = table.columns[schema.person].to_pylist()
+    known = [own.strip() if isinstance(own, str) else own for own in named]
+    people = np.array([None if own in schema.missing else own for own in known])
+    kept = kept_rows(people, schema.rows_per_person)
+    return Table(table.path, {name: own.take(kept) for name, own in table.columns.items()}, len(kept))
+
+
+def _facts(order: Order, rows: int) -> tuple[Facts, Purchase | None]:
+    schema, encoding = order.schema, Encoding(order.schema)
+    size = schema.rows or rows
+    if size < 2:
+        raise DpbnnError(f"{order.data} must have at least 2 rows, got {size}.")
+    delta = min(1e-5, 10.0 ** -(len(str(size)) + 1))
+    delta = delta if order.delta is None else _validate.fraction("--delta", order.delta)
+    epsilon, most = _validate.positive("--epsilon", order.epsilon), schema.rows_per_person
+    wanted = len(encoding.without_bounds)
+    bought = purchase(wanted, size, BOUNDS_SHARE * epsilon / most, delta) if wanted else None
+    facts = Facts(
+        rows=size,
+        columns=len(schema.features),
+        features=encoding.features,
+        outputs=encoding.outputs,
+        epsilon=epsilon,
+        delta=delta,
+        is_regression=schema.is_regression,
+        method=_validate.one_of("--method", order.method, METHODS),
+        max_records_per_person=most,
+        pure_epsilons=bought.epsilons if bought else (),
+    )
+    return facts, bought
+
+
+def _begin(order: Order, chosen: Chosen) -> None:
+    """The run's own folder; one that is resumed must be of the same plan and schema, and not handed over already."""
+    terms = {"plan": json.loads(chosen.plan.to_json()), "schema": as_values(order.schema), "method": chosen.method}
+    file = order.unfinished / "terms.json"
+    if not order.unfinished.exists():
+        try:
+            order.unfinished.mkdir(mode=0o700, parents=True)
+            file.write_text(json.dumps(terms))
+        except OSError as error:
+            raise DpbnnError(f"--out must be where folders can be made, got {order.out} ({error.strerror}).") from error
+        return
+    if _finished(order).exists():
+        return
+    if not file.is_file() or json.loads(file.read_text()) != json.loads(json.dumps(terms)):
+        raise DpbnnError(
+            f"{order.unfinished} belongs to a run with other settings or another schema, or one that has been handed "
+            "over; resume it with those, or delete it (what it has released stays spent)."
+        )
+
+
+def _bounded(order: Order, encoding: Encoding, table: Table, bought: Purchase | None) -> Encoding:
+    if bought is None:
+        return encoding
+    file = order.unfinished / "bounds.json"
+    if file.is_file():
+        return encoding.with_bounds(json.loads(file.read_text()))
+    names, schema = encoding.without_bounds, order.schema
+    columns = []
+    for name in names:
+        own = schema.columns[name]
+        assert isinstance(own, Number)
+        values, is_missing = numbers(name, own, table, schema.missing)
+        columns.append(np.where(is_missing, np.nan, values))
+    found = bought.bounds_of(np.stack(columns, axis=1))
+    pairs = {name: (float(low), float(high)) for name, low, high in zip(names, found.low, found.high, strict=True)}
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps(pairs))
+    fresh.replace(file)
+    return encoding.with_bounds(pairs)
+
+
+def _write(order: Order, model: TableModel, chosen: Chosen, schema_text: str) -> None:
+    fresh = order.unfinished / "release.new"
+    try:
+        shutil.rmtree(fresh, ignore_errors=True)
+        model.release.save(fresh)
+        values = {"schema": as_values(model.encoding.schema), "bought": model.bought}
+        (fresh / "table.json").write_text(json.dumps(values, indent=1))
+        (fresh / "schema.toml").write_text(schema_text)
+        (fresh / "guarantee.txt").write_text(f"{model.release.guarantee}\n")
+        (fresh / "log.txt").write_text(_log(chosen))
+        fresh.replace(_finished(order))
+    except OSError as error:
+        raise DpbnnError(f"The release cannot be written to {fresh}: {error}; --resume tries again.") from error
+
+
+def _log(chosen: Chosen) -> str:
+    return "".join(f"{name}: {value}  ({reason})\n" for name, value, reason in settings_of(chosen))
+
+
+def settings_of(chosen: Chosen) -> list[tuple[str, str, str]]:
+    """Names, values and reasons, to be shown."""
+    plan = chosen.plan
+    values: dict[str, Any] = {
+        "method": chosen.method,
+        "hidden": ", ".join(map(str, chosen.hidden)) or "none",
+        "steps": plan.steps,
+        "batch_size": plan.batch_size,
+        "clip_norm": f"{plan.clip_norm:.4g}",
+        "learning_rate": f"{chosen.learning_rate:.4g}",
+        "prior_scale": f"{chosen.prior_scale:g}",
+        **({"dropout": f"{chosen.dropout:g}"} if chosen.dropout else {}),
+        "noise_multiplier": f"{plan.noise_multiplier:.4g}",
+    }
+    reasons = {"method": "as asked", "noise_multiplier": "the least that keeps the budget", **chosen.reasons}
+    return [(name, str(value), reasons.get(name, "from the epochs given")) for name, value in values.items()]

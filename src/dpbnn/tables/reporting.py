@@ -1,0 +1,88 @@
+"""What the table commands show and write: settings with reasons, predictions as columns, figures with a caution."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpbnn import metrics
+from dpbnn.prediction import ClassPrediction, Prediction, RealPrediction
+from dpbnn.tables.fitting import TableModel
+from dpbnn.tables.reading import Table
+from dpbnn.types import DpbnnError
+
+__all__ = ["figures_of", "predicted_columns", "write_predictions"]
+
+OUTSIDE = (
+    "These figures are computed from the test data without noise: if that is private, they are outside the guarantee "
+    "and must stay with it."
+)
+
+
+def predicted_columns(model: TableModel, prediction: Prediction, level: float) -> dict[str, np.ndarray]:
+    """Names and values, for every row."""
+    if isinstance(prediction, ClassPrediction):
+        probabilities = prediction.probabilities.double().numpy()
+        columns = {
+            "label": np.array(model.classes)[probabilities.argmax(axis=1)],
+            "probability": probabilities.max(axis=1),
+            "entropy": prediction.entropy.double().numpy(),
+            "mutual_information": prediction.mutual_information.double().numpy(),
+        }
+        own = {f"probability_{name}": values for name, values in zip(model.classes, probabilities.T, strict=True)}
+        return columns | own
+    assert isinstance(prediction, RealPrediction)
+    aleatoric, epistemic = (
+        own.double().numpy()[:, 0] for own in (prediction.aleatoric_variance, prediction.epistemic_variance)
+    )
+    low, high = (side.double().numpy()[:, 0] for side in prediction.interval(level))
+    percent = f"{100 * level:g}"
+    return {
+        "mean": prediction.mean.double().numpy()[:, 0],
+        "std": np.sqrt(aleatoric + epistemic),
+        f"low_{percent}": low,
+        f"high_{percent}": high,
+        "aleatoric_std": np.sqrt(aleatoric),
+        "epistemic_std": np.sqrt(epistemic),
+    }
+
+
+def write_predictions(source: Table, added: Mapping[str, np.ndarray], target: Path) -> None:
+    """All columns of the source, then the added ones; CSV or Parquet by the name of the target, whole or not at all."""
+    import pyarrow as arrow
+    import pyarrow.csv as csv
+    import pyarrow.parquet as parquet
+
+    clash = [name for name in added if name in source.columns]
+    if clash:
+        raise DpbnnError(f"{source.path} must not have a column {clash[0]!r} already; rename it.")
+    table = arrow.table({**source.columns, **{name: arrow.array(values) for name, values in added.items()}})
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        (parquet.write_table if target.suffix == ".parquet" else csv.write_csv)(table, fresh)
+        fresh.replace(target)
+    except OSError as error:
+        raise DpbnnError(f"{target} cannot be written: {error}; nothing was.") from error
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def figures_of(model: TableModel, prediction: Prediction, y: np.ndarray, is_public: bool) -> dict[str, Any]:
+    """All metrics, and what may be done with them."""
+    targets = y if isinstance(prediction, ClassPrediction) else y[:, None]
+    found = metrics.evaluate(prediction, targets)
+    rounded = {name: round(value, 6) if math.isfinite(value) else None for name, value in found.items()}
+    caution = {} if is_public else {"caution": OUTSIDE}
+    guarantee = json.loads(model.release.guarantee.to_json())
+    promise = {name: guarantee[name] for name in ("epsilon", "delta", "unit")}
+    return {
+        "rows": len(y),
+        **rounded,
+        "guarantee": promise,
+        "test_data": "public" if is_public else "private",
+        **caution,
+    }

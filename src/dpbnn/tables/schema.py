@@ -1,0 +1,230 @@
+"""What is public about a table. It is written by a person who knows the columns, not read off the data.
+
+    target = "income"
+    rows = 32561
+
+    [columns.age]
+    type = "number"
+    low = 17
+    high = 90
+
+    [columns.income]
+    type = "category"
+    values = ["<=50K", ">50K"]
+
+A number without `low` and `high` has its bounds bought with some of the budget. Categories are always named: a value
+that is in none of them is refused, unless `other = true` puts it in a category of its own.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpbnn import _validate
+from dpbnn.types import DpbnnError
+
+__all__ = ["Category", "Column", "Number", "Schema", "as_values", "parse_schema", "read_schema", "template"]
+
+TYPES = ("number", "category", "ignore")
+SCALES = ("linear", "log")
+MISSING = ("", "NA", "NaN", "nan", "null", "?")
+OF_NUMBERS = ("type", "low", "high", "scale", "may_be_missing")
+OF_CATEGORIES = ("type", "values", "other", "may_be_missing")
+OF_TABLE = ("target", "rows", "person", "rows_per_person", "missing", "names", "columns")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A column of numbers, with its public range or none; "log" for ranges of several orders of magnitude."""
+
+    low: float | None = None
+    high: float | None = None
+    scale: str = "linear"
+    may_be_missing: bool = False
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column of texts, with all that there can be."""
+
+    values: tuple[str, ...]
+    other: bool = False
+    may_be_missing: bool = False
+
+
+Column = Number | Category
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns that are used, in their order, and what else is public.
+
+    Args:
+        columns: by name, the target among them.
+        target: what is predicted.
+        rows: the public number of rows; None takes the number in the file for public.
+        person: the column that says whose row it is.
+        rows_per_person: how many rows of a person are used.
+        missing: texts that stand for a missing value.
+        names: of all columns of the file in their order, for a file without a header.
+    """
+
+    columns: Mapping[str, Column]
+    target: str
+    rows: int | None = None
+    person: str | None = None
+    rows_per_person: int = 1
+    missing: tuple[str, ...] = MISSING
+    names: tuple[str, ...] | None = None
+
+    @property
+    def features(self) -> dict[str, Column]:
+        """All but the target."""
+        return {name: column for name, column in self.columns.items() if name != self.target}
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the target is a number."""
+        return isinstance(self.columns[self.target], Number)
+
+
+def read_schema(path: str | Path, target: str | None = None) -> Schema:
+    """The schema in a file; `target` overrides what it names."""
+    try:
+        text = Path(path).read_text()
+        values = tomllib.loads(text)
+    except OSError as error:
+        raise DpbnnError(f"schema {path} cannot be read ({error.strerror}); dpbnn schema writes one.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DpbnnError(f"schema {path} must be TOML: {error}.") from error
+    return parse_schema(values | ({"target": target} if target else {}), f"schema {path}")
+
+
+def parse_schema(values: Mapping[str, Any], where: str) -> Schema:
+    """Checked as strictly as an argument."""
+    _known(where, values, OF_TABLE)
+    given = values.get("columns")
+    if not isinstance(given, Mapping) or not given:
+        raise DpbnnError(f"{where} must describe columns, each as [columns.NAME], got none.")
+    columns = {}
+    for name, own in given.items():
+        column = _column(f"{where}, column {name!r}", own)
+        if column is not None:
+            columns[name] = column
+    target = _validate.one_of(f"{where}: target", values.get("target"), columns)
+    if len(columns) < 2:
+        raise DpbnnError(f"{where} must use at least one column beside the target, got none.")
+    own_target = columns[target]
+    if own_target.may_be_missing or getattr(own_target, "other", False):
+        raise DpbnnError(f"{where}: the target {target!r} must not be missing or 'other'; leave such rows out.")
+    rows, person = values.get("rows"), values.get("person") or None
+    names = values.get("names")
+    if person is not None and person in columns:
+        raise DpbnnError(f'{where}: person {person!r} must not be a column to learn from; give it type = "ignore".')
+    return Schema(
+        columns=columns,
+        target=target,
+        rows=None if not rows else _validate.whole_number(f"{where}: rows", rows),
+        person=person,
+        rows_per_person=_validate.whole_number(f"{where}: rows_per_person", values.get("rows_per_person", 1)),
+        missing=_texts(f"{where}: missing", values.get("missing", list(MISSING))),
+        names=None if names is None else _texts(f"{where}: names", names),
+    )
+
+
+def _column(where: str, given: Any) -> Column | None:
+    if not isinstance(given, Mapping):
+        _validate.refuse(where, 'described as a table with type = "number", "category" or "ignore"', given)
+    kind = _validate.one_of(f"{where}: type", given.get("type"), TYPES)
+    if kind == "ignore":
+        return None
+    may_be_missing = _flag(f"{where}: may_be_missing", given.get("may_be_missing", False))
+    if kind == "category":
+        _known(where, given, OF_CATEGORIES)
+        values = _texts(f"{where}: values", given.get("values"))
+        if len(values) < 2 or len(set(values)) < len(values):
+            raise DpbnnError(f"{where}: values must be at least two different texts, got {list(values)}.")
+        return Category(values, _flag(f"{where}: other", given.get("other", False)), may_be_missing)
+    _known(where, given, OF_NUMBERS)
+    scale = _validate.one_of(f"{where}: scale", given.get("scale", "linear"), SCALES)
+    if "low" not in given and "high" not in given:
+        if scale == "log":
+            raise DpbnnError(f'{where}: scale = "log" must have a public low and high.')
+        return Number(may_be_missing=may_be_missing)
+    low, high = (_validate.finite(f"{where}: {side}", given.get(side)) for side in ("low", "high"))
+    if not low < high:
+        raise DpbnnError(f"{where}: low must be below high, got {low:g} and {high:g}; fill in the public range.")
+    return Number(low, high, scale, may_be_missing)
+
+
+def _known(where: str, given: Mapping[str, Any], names: Sequence[str]) -> None:
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        raise DpbnnError(f"{where} has {unknown[0]!r}, which means nothing there; known are {', '.join(names)}.")
+
+
+def as_values(schema: Schema) -> dict[str, Any]:
+    """What `parse_schema` makes this schema of again."""
+    columns: dict[str, dict[str, Any]] = {}
+    for name, column in schema.columns.items():
+        own = {key: value for key, value in vars(column).items() if value is not None}
+        if isinstance(column, Category):
+            columns[name] = {"type": "category", **own, "values": list(column.values)}
+        else:
+            columns[name] = {"type": "number", **own}
+    return {
+        "target": schema.target,
+        "rows": schema.rows or 0,
+        "person": schema.person or "",
+        "rows_per_person": schema.rows_per_person,
+        "missing": list(schema.missing),
+        **({} if schema.names is None else {"names": list(schema.names)}),
+        "columns": columns,
+    }
+
+
+def _texts(where: str, given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(own, str) for own in given):
+        _validate.refuse(where, "a list of texts", given)
+    return tuple(given)
+
+
+def _flag(where: str, given: Any) -> bool:
+    return given if isinstance(given, bool) else _validate.refuse(where, "true or false", given)
+
+
+def template(file: str, names: Sequence[str], without_header: bool) -> str:
+    """A schema to fill in, of which nothing but the names of the columns comes from the file."""
+    head = f"""\
+# What is public about {file}: to be filled in by somebody who knows the columns, without looking at the values.
+# Everything here ends up in the release. What is read off the data instead would not be private.
+
+target = ""            # the column to predict
+rows = 0               # the public number of rows; 0 takes the number in the file for public
+person = ""            # the column that says whose row it is; empty: every row is another person
+rows_per_person = 1    # of one person so many rows are used, and further ones dropped
+missing = {_list(MISSING)}
+"""
+    if without_header:
+        head += f"names = {_list(names)}   # of all columns, as the file has no header\n"
+    blocks = [
+        f"""
+[columns.{json.dumps(name)}]
+type = ""              # "number", "category" or "ignore" (names, identifiers, what must not be learned from)
+# low = 0              # number: the public range. Without it, some of the budget buys one
+# high = 100
+# scale = "log"        # number: for ranges of several orders of magnitude
+# values = ["a", "b"]  # category: all that there can be
+# other = true         # category: anything else goes into a category of its own, instead of being refused
+# may_be_missing = true
+"""
+        for name in names
+    ]
+    return head + "".join(blocks)
+
+
+def _list(texts: Sequence[str]) -> str:
+    return json.dumps(list(texts), ensure_ascii=False)

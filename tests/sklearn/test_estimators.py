@@ -1,0 +1,257 @@
+"""The estimators: scikit-learn's contract, and what they promise about privacy."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+pytest.importorskip("opendp")
+
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
+
+import dpbnn
+from dpbnn.privacy import bounds as buying
+from dpbnn.sklearn import DPBayesClassifier, DPBayesRegressor
+
+METHODS = ("sgld", "bbp", "mc_dropout", "sgd")
+EXPECTED_TO_FAIL = {
+    "check_supervised_y_2d": "two fits are compared, and sampling and noise take no seed",
+    "check_classifier_data_not_an_array": "two fits are compared, and sampling and noise take no seed",
+    "check_regressor_data_not_an_array": "two fits are compared, and sampling and noise take no seed",
+    "check_regressors_int": "two fits are compared, and sampling and noise take no seed",
+}
+
+
+@pytest.fixture(scope="module")
+def classes():
+    generator = np.random.default_rng(0)
+    X = generator.uniform(0, 10, (1500, 3))
+    return X, np.where(X[:, 0] + X[:, 1] > 10, "yes", "no")
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    generator = np.random.default_rng(0)
+    X = generator.uniform(0, 10, (4000, 3))
+    return X, 100 + 20 * X[:, 0] + generator.normal(0, 5, 4000)
+
+
+@pytest.mark.parametrize("estimator", [DPBayesClassifier(), DPBayesRegressor()], ids=lambda own: type(own).__name__)
+def test_they_keep_scikit_learns_contract_with_default_arguments(estimator):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = check_estimator(estimator, expected_failed_checks=EXPECTED_TO_FAIL, on_skip=None, on_fail=None)
+    failed = {own["check_name"] for own in found if own["status"] == "failed"}
+    expected = {own["check_name"] for own in found if own["status"] == "xfail"}
+    assert not failed
+    assert len(expected) <= 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_classes(classes, method):
+    X, y = classes
+    model = DPBayesClassifier(method, epsilon=3.0, bounds=(0, 10)).fit(X, y)
+    assert model.score(X, y) > 0.85
+    assert model.predict_proba(X).sum(axis=1) == pytest.approx(np.ones(len(X)), abs=1e-5)
+    assert set(model.predict(X)) <= {"yes", "no"}
+    assert model.guarantee_.epsilon <= 3.0
+    assert model.guarantee_.holds
+    doubt = model.predict_doubt(X[:7])
+    assert doubt.shape == (7, 2)
+    assert (doubt[:, 0] >= doubt[:, 1] - 1e-6).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_numbers_in_their_own_unit(numbers, method):
+    X, y = numbers
+    model = DPBayesRegressor(method, epsilon=3.0, bounds=(0, 10), target_bounds=(50, 350)).fit(X, y)
+    assert model.score(X, y) > 0.8
+    mean, deviation = model.predict(X, return_std=True)
+    assert mean.shape == deviation.shape == (4000,)
+    low, high = model.predict_interval(X, 0.95).T
+    assert ((low < mean) & (mean < high)).all()
+    assert np.mean((y > low) & (y < high)) > 0.9
+    assert 1 < np.median(deviation) < 60
+
+
+def test_samples_are_as_new_targets_would_be(classes, numbers):
+    labels = DPBayesClassifier(epsilon=3.0, bounds=(0, 10)).fit(*classes)
+    drawn = labels.sample(classes[0][:200], num_draws=40)
+    assert drawn.shape == (200, 40)
+    assert (drawn == "yes").mean(axis=1) == pytest.approx(labels.predict_proba(classes[0][:200])[:, 1], abs=0.35)
+    model = DPBayesRegressor(epsilon=3.0, bounds=(0, 10), target_bounds=(50, 350)).fit(*numbers)
+    mean, deviation = model.predict(numbers[0][:50], return_std=True)
+    values = model.sample(numbers[0][:50], num_draws=100)
+    assert values.shape == (50, 100)
+    assert np.abs(values.mean(axis=1) - mean).max() < 6 * deviation.max() / 10
+    assert values.std(axis=1).mean() == pytest.approx(deviation.mean(), rel=0.2)
+
+
+def test_random_state_reaches_the_model_and_never_sampling_or_noise(classes):
+    first, second = (DPBayesClassifier(bounds=(0, 10), random_state=0).fit(*classes) for _ in range(2))
+    assert not np.allclose(first.predict_proba(classes[0]), second.predict_proba(classes[0]), atol=1e-6)
+    np.testing.assert_array_equal(first.predict_proba(classes[0]), first.predict_proba(classes[0]))
+    assert first.guarantee_.holds
+
+
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_bounds_come_from_the_user_or_are_paid_for(kind, request, monkeypatch):
+    X, y = request.getfixturevalue(kind)
+    make = DPBayesClassifier if kind == "classes" else DPBayesRegressor
+    asked = []
+
+    def never_looks(values, share, epsilon, candidates):
+        asked.append(epsilon)
+        return 3.0 if share == 0.25 else 7.0
+
+    monkeypatch.setattr(buying, "quantile", never_looks)
+    monkeypatch.setattr("dpbnn.tabular.quantile", never_looks)
+    outlier = X.copy()
+    outlier[0] = 1e12
+    models = [make(epsilon=3.0).fit(own, y) for own in (X, outlier)]
+    for model in models:
+        np.testing.assert_array_equal(model.bounds_.low, -1.0)
+        np.testing.assert_array_equal(model.bounds_.high, 11.0)
+    paid = models[0].guarantee_.plan.pure_epsilons
+    assert list(paid) * 2 == asked, "every quantile is in the plan"
+    assert models[0].guarantee_.epsilon <= 3.0
+    assert f"{len(paid)} releases without delta" in str(models[0].guarantee_)
+    public = make(epsilon=3.0, bounds=(0, 10), **({} if kind == "classes" else {"target_bounds": (50, 350)}))
+    left = len(public.fit(X, y).guarantee_.plan.pure_epsilons)
+    assert left == (kind == "numbers"), "the noise level of targets is always bought"
+
+
+def test_with_too_few_rows_bounds_are_refused_and_never_taken_from_the_data(classes):
+    X, y = classes
+    with pytest.raises(dpbnn.DpbnnError, match="bounds must be given for so few rows"):
+        DPBayesClassifier(epsilon=0.1).fit(X[:40], y[:40])
+    DPBayesClassifier(epsilon=0.1, bounds=(0, 10)).fit(X[:40], y[:40])
+
+
+def test_labels_are_public_or_said_to_be(classes):
+    X, y = classes
+    taken = DPBayesClassifier(bounds=(0, 10)).fit(X, y)
+    assert "the 2 class labels are public: they were taken from the data" in taken.guarantee_.assumptions
+    given = DPBayesClassifier(bounds=(0, 10), classes=["yes", "no", "perhaps"]).fit(X, y)
+    assert not any("labels are public" in text for text in given.guarantee_.assumptions)
+    assert given.predict_proba(X).shape == (1500, 3)
+    with pytest.raises(dpbnn.DpbnnError, match="y must hold only the labels in classes"):
+        DPBayesClassifier(bounds=(0, 10), classes=["yes", "perhaps"]).fit(X, y)
+
+
+def test_further_rows_of_a_person_are_dropped_and_the_person_is_the_unit(classes, monkeypatch):
+    X, y = classes
+    people = np.arange(1500) // 5
+    model = DPBayesClassifier(bounds=(0, 10), max_records_per_person=2, epsilon=3.0).fit(X, y, groups=people)
+    assert model.guarantee_.unit == "one person with at most 2 records"
+    assert model.guarantee_.plan.dataset_size == 600
+    with pytest.raises(dpbnn.DpbnnError, match="groups must be one name for each of the 1500 rows"):
+        DPBayesClassifier(bounds=(0, 10)).fit(X, y, groups=people[:7])
+
+
+def test_bought_bounds_cost_a_person_more_than_a_record(classes):
+    X, y = classes
+    people = np.arange(1500) // 3
+    model = DPBayesClassifier(max_records_per_person=3, epsilon=3.0).fit(X, y, groups=people)
+    assert model.guarantee_.epsilon <= 3.0
+    assert model.guarantee_.plan.max_records_per_person == 3
+    alone = DPBayesClassifier(epsilon=3.0).fit(X, y)
+    assert model.guarantee_.plan.pure_epsilons[0] < alone.guarantee_.plan.pure_epsilons[0]
+
+
+def test_searches_of_scikit_learn_warn_that_they_spend(classes):
+    X, y = classes
+    model = DPBayesClassifier(bounds=(0, 10), epochs=3)
+    with pytest.warns(dpbnn.DpbnnWarning, match="Every fit of a search or cross-validation spends epsilon again"):
+        cross_val_score(model, X, y, cv=2)
+    with pytest.warns(dpbnn.DpbnnWarning, match="DPGridSearch"):
+        found = GridSearchCV(model, {"learning_rate": [0.01, 1.0]}, cv=2).fit(X, y)
+    assert found.best_params_["learning_rate"] in (0.01, 1.0)
+
+
+def test_no_record_is_kept_in_the_estimator_or_its_pickle(classes):
+    X, y = classes
+    X = X.copy()
+    X[17] = [1.2345678901234567, 2.3456789012345678, 3.4567890123456789]
+    model = DPBayesClassifier(bounds=(0, 10)).fit(X, y)
+    text = pickle.dumps(model)
+    again = pickle.loads(text)
+    assert X[17].tobytes() not in text
+    assert X[17].astype(np.float32).tobytes() not in text
+    np.testing.assert_array_equal(again.predict(X).shape, (1500,))
+    assert again.guarantee_ == model.guarantee_
+    assert clone(model).get_params()["bounds"] == (0, 10)
+
+
+def test_the_same_fit_again_spends_nothing(classes):
+    X, y = classes
+    with dpbnn.BudgetAccountant(epsilon=1.5, delta=1e-4) as budget:
+        model = DPBayesClassifier(bounds=(0, 10)).fit(X, y)
+        release = model.release_
+        with pytest.warns(dpbnn.DpbnnWarning, match="nothing is spent"):
+            assert model.fit(X, y).release_ is release
+        assert len(budget.charges) == 1
+        with pytest.raises(dpbnn.BudgetError):
+            model.fit(X.copy(), y)
+        with pytest.raises(dpbnn.BudgetError):
+            model.set_params(random_state=1).fit(X, y)
+
+
+def test_a_budget_is_charged_once_for_bounds_and_training_before_either(classes, monkeypatch):
+    looked = []
+    monkeypatch.setattr(buying, "quantile", lambda *_: looked.append(1) or 1.0)
+    with dpbnn.BudgetAccountant(epsilon=0.9, delta=1e-4) as budget:
+        with pytest.raises(dpbnn.BudgetError):
+            DPBayesClassifier(epsilon=1.0).fit(*classes)
+        assert not looked
+        DPBayesClassifier(epsilon=0.8).fit(*classes)
+        assert budget.spent()[0] == pytest.approx(0.8, rel=1e-3)
+    assert looked
+
+
+def test_they_work_in_a_pipeline(classes):
+    X, y = classes
+    model = make_pipeline(FunctionTransformer(lambda own: own / 10), DPBayesClassifier(epsilon=3.0, bounds=(0, 1)))
+    assert model.fit(X, y).score(X, y) > 0.85
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"epsilon": 0.0}, "epsilon must be > 0"),
+        ({"delta": 1.0}, "delta must be > 0 and < 1"),
+        ({"method": "adam"}, "method must be one of 'sgld'"),
+        ({"bounds": (1, 0)}, "each low below its high"),
+        ({"bounds": [(0, 1), (0, 1)]}, r"a pair for each of 3 columns, got shape \[2, 2\]"),
+        ({"bounds": "wide"}, "bounds must be"),
+        ({"bounds_share": 1.5, "bounds": None}, "bounds_share must be"),
+        ({"hidden": (0,)}, "hidden must be >= 1"),
+        ({"max_records_per_person": 0}, "max_records_per_person must be >= 1"),
+        ({"dataset_size": 0.5}, "dataset_size must be a whole number"),
+        ({"learning_rate": -1.0}, "learning_rate must be > 0"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(classes, wrong, message):
+    with pytest.raises(dpbnn.DpbnnError, match=message):
+        DPBayesClassifier(**{"bounds": (0, 10)} | wrong).fit(*classes)
+
+
+def test_one_huge_record_is_clipped_like_any_other(numbers):
+    X, y = numbers
+    X, y = X.copy(), y.copy()
+    X[0], y[0] = 1e300, -1e300
+    model = DPBayesRegressor(epsilon=3.0, bounds=(0, 10), target_bounds=(50, 350)).fit(X, y)
+    assert model.score(X[1:], y[1:]) > 0.8
+
+
+def test_a_checkpoint_needs_public_bounds(classes, tmp_path):
+    with pytest.raises(dpbnn.DpbnnError, match="checkpoint must come with public bounds"):
+        DPBayesClassifier(checkpoint=tmp_path / "run").fit(*classes)
+    DPBayesClassifier(checkpoint=tmp_path / "run", bounds=(0, 10), epochs=3).fit(*classes)
+    assert not (tmp_path / "run").exists()
