@@ -1,11 +1,15 @@
-"""How good the defaults for tables are: beside settings tuned by hand, and beside diffprivlib.
+"""How good the defaults for tables are: beside settings tuned for each table, and beside diffprivlib.
 
-    DPBNN_DATA=FOLDER python benchmarks/tabular.py [--seeds 10] [--only adult pima ...] [--page]
+    DPBNN_DATA=FOLDER python benchmarks/tabular.py [--seeds 10] [--only adult pima ...] [--workers 2] [--tune | --page]
 
 Every run is kept in tabular.json and not done again; the table of docs/tables.md is made from it (--page does only
-that). Ranges of columns are public constants: from the data sets' descriptions, or for UCI's regressions, which are
-public, read off the files and rounded outwards. diffprivlib does not work with this scikit-learn and gets an
-environment of its own, in .peers.
+that). --tune looks for better settings than the defaults with no regard to what it costs: hidden units and the rate
+together, then the clip norm, by the likelihood of rows that are held out of training, over splits that are used for
+nothing else. What it finds is kept in tabular_tuned.json.
+
+Ranges of columns are public constants: from the data sets' descriptions, or for UCI's regressions, which are public,
+read off the files and rounded outwards. diffprivlib does not work with this scikit-learn and gets an environment of
+its own, in .peers.
 """
 
 import argparse
@@ -17,12 +21,16 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import dpbnn
 from dpbnn.choosing import Facts, choose
@@ -31,13 +39,17 @@ from dpbnn.tabular import in_units, train
 
 FOLDER = Path(__file__).parent
 KEPT, PAGE = FOLDER / "tabular.json", FOLDER.parent / "docs" / "tables.md"
+TUNED = FOLDER / "tabular_tuned.json"
 PEER = FOLDER.parent / ".peers" / "diffprivlib"
 EPSILONS, DELTA = (1.0, 3.0), 1e-5
 BEGIN, END = "<!-- tabular -->", "<!-- /tabular -->"
 UCI = ("bostonHousing", "energy", "kin8nm", "naval-propulsion-plant", "power-plant", "protein-tertiary-structure",
        "wine-quality-red")  # fmt: skip
 NAVAL_TARGET = 16
-HAND_TUNED: dict[str, dict[float, dict[str, Any]]] = {}
+HIDDEN: tuple[list[int], ...] = ([], [32], [64])
+RATES, CLIPS = (0.25, 0.5, 1.0, 2.0, 4.0), (1.0, 0.5, 2.0)
+"""What is tried: widths, and multiples of the defaults."""
+TUNING_SEEDS = range(1000, 1003)
 
 
 @dataclass(frozen=True)
@@ -146,22 +158,47 @@ SETS: dict[str, Callable[[Path, int], Split]] = {"adult": adult, "german": germa
 }
 
 
-def ours(split: Split, epsilon: float, given: dict[str, Any], seed: int) -> dict[str, float]:
-    """By the defaults, or by what is given."""
+def facts_of(split: Split, epsilon: float, method: str = "sgld") -> Facts:
+    """What is public."""
     is_regression = split.span is not None
-    facts = Facts(
+    return Facts(
         rows=len(split.x), columns=split.columns, features=split.x.shape[1], outputs=1 if is_regression else 2,
-        epsilon=epsilon, delta=DELTA, is_regression=is_regression, method=given.get("method", "sgld"),
+        epsilon=epsilon, delta=DELTA, is_regression=is_regression, method=method,
     )  # fmt: skip
-    chosen = choose(facts, {name: value for name, value in given.items() if name != "method"})
+
+
+def ours(
+    split: Split, epsilon: float, tuned: Mapping[str, Any] | None, seed: int, method: str = "sgld"
+) -> dict[str, float]:
+    """By the defaults, or with other hidden units and multiples of the default rate and clip norm."""
+    facts = facts_of(split, epsilon, method)
+    chosen = choose(facts)
+    if tuned:
+        given = {
+            "hidden": tuned["hidden"],
+            "learning_rate": tuned["rate"] * chosen.learning_rate,
+            "clip_norm": tuned["clip"] * chosen.plan.clip_norm,
+        }
+        chosen = choose(facts, given)
     release = train(split.x, split.y, facts, chosen, seed=seed, progress=False)
     prediction: Any = release.predict(split.x_test, seed=seed)
     if split.span is not None:
         prediction = in_units(prediction, *split.span)
     found = dpbnn.metrics.evaluate(prediction, split.y_test)
-    wanted = ("rmse", "negative_log_likelihood", "coverage_95") if is_regression else (
+    wanted = ("rmse", "negative_log_likelihood", "coverage_95") if facts.is_regression else (
         "accuracy", "negative_log_likelihood", "expected_calibration_error")  # fmt: skip
     return {name: round(found[name], 5) for name in wanted} | {"deviation": round(float(split.y_test.std()), 5)}
+
+
+def held_out(split: Split, seed: int) -> Split:
+    """A fifth of the rows for training, to choose settings by; the test rows are not looked at."""
+    order = np.random.RandomState(seed).permutation(len(split.x))
+    aside, rest = np.split(order, [len(split.x) // 5])
+    y_aside = split.y[aside]
+    if split.span is not None:
+        low, high = split.span
+        y_aside = (y_aside + 1) / 2 * (high - low) + low
+    return Split(split.x[rest], split.y[rest], split.x[aside], y_aside, split.columns, split.span)
 
 
 PEERS = """
@@ -192,32 +229,92 @@ def theirs(split: Split, epsilon: float) -> dict[str, float]:
     return json.loads(out.splitlines()[-1])
 
 
-def jobs(names: list[str], seeds: int) -> Iterator[tuple[str, str, float, int]]:
-    """What is to be run: data set, way, epsilon, seed."""
-    for name in names:
-        for epsilon in EPSILONS:
-            for seed in range(seeds):
-                yield name, "default", epsilon, seed
-                if epsilon in HAND_TUNED.get(name, {}):
-                    yield name, "tuned", epsilon, seed
-                if name not in UCI:
-                    yield name, "diffprivlib", epsilon, seed
+@dataclass(frozen=True)
+class Job:
+    """One fit: of a data set, by the defaults, by other settings (`way` names them), or by a peer."""
+
+    name: str
+    way: str
+    epsilon: float
+    seed: int
+    tuned: Mapping[str, Any] | None = None
+
+    @property
+    def key(self) -> str:
+        """Under which it is kept."""
+        return f"{self.name}, {self.way}, {self.epsilon:g}, {self.seed}"
+
+    def done(self, folder: Path) -> dict[str, float]:
+        """Its figures on the test rows, or where settings are looked for, on rows that are held out of training."""
+        split = SETS[self.name](folder, self.seed)
+        if self.way == "diffprivlib":
+            return theirs(split, self.epsilon)
+        split = split if self.way in ("default", "tuned") else held_out(split, self.seed)
+        return ours(split, self.epsilon, self.tuned, self.seed)
 
 
-def run(names: list[str], seeds: int, folder: Path) -> None:
-    """All that is not kept yet."""
-    kept = json.loads(KEPT.read_text()) if KEPT.is_file() else {}
-    for name, way, epsilon, seed in jobs(names, seeds):
-        key = f"{name}, {way}, {epsilon:g}, {seed}"
-        if key in kept:
-            continue
-        split = SETS[name](folder, seed)
-        if way == "diffprivlib":
-            kept[key] = theirs(split, epsilon)
-        else:
-            kept[key] = ours(split, epsilon, HAND_TUNED[name][epsilon] if way == "tuned" else {}, seed)
-        print(key, kept[key], flush=True)
-        KEPT.write_text(json.dumps(dict(sorted(kept.items())), indent=0) + "\n")
+def kept_in(file: Path) -> dict[str, Any]:
+    """What has been run."""
+    return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def complete(file: Path, jobs: Sequence[Job], folder: Path, workers: int) -> None:
+    """Run what is not kept yet, one thread to each worker, and keep it."""
+    kept = kept_in(file)
+    left = [job for job in jobs if job.key not in kept]
+    with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        running = {pool.submit(job.done, folder): job for job in left}
+        for future in as_completed(running):
+            job = running[future]
+            kept[job.key] = future.result()
+            print(job.key, kept[job.key], flush=True)
+            file.write_text(json.dumps(dict(sorted(kept.items())), indent=0) + "\n")
+
+
+def tune(names: list[str], folder: Path, workers: int) -> None:
+    """All of the grid at the default clip norm, then other clip norms for the best of it."""
+    complete(TUNED, list(_tuning(names, CLIPS[:1])), folder, workers)
+    best = {(name, epsilon): best_settings(kept_in(TUNED), name, epsilon) for name in names for epsilon in EPSILONS}
+    others = [
+        job
+        for job in _tuning(names, CLIPS[1:])
+        if (own := best[job.name, job.epsilon]) and job.tuned and own | {"clip": job.tuned["clip"]} == job.tuned
+    ]
+    complete(TUNED, others, folder, workers)
+
+
+def _tuning(names: list[str], clips: Sequence[float]) -> Iterator[Job]:
+    for name, epsilon, seed in product(names, EPSILONS, TUNING_SEEDS):
+        for hidden, rate, clip in product(HIDDEN, RATES, clips):
+            way = f"{hidden} x{rate:g} clip x{clip:g}"
+            yield Job(name, way, epsilon, seed, {"hidden": hidden, "rate": rate, "clip": clip})
+
+
+def best_settings(kept: Mapping[str, Any], name: str, epsilon: float) -> dict[str, Any] | None:
+    """By the mean over splits, of those settings that were tried on all."""
+    losses: dict[str, list[float]] = {}
+    ways: dict[str, Any] = {}
+    for job in _tuning([name], CLIPS):
+        if job.epsilon == epsilon and job.key in kept:
+            losses.setdefault(job.way, []).append(kept[job.key]["negative_log_likelihood"])
+            ways[job.way] = job.tuned
+    means = {way: statistics.mean(own) for way, own in losses.items() if len(own) == len(TUNING_SEEDS)}
+    return ways[min(means, key=lambda way: means[way])] if means else None
+
+
+def run(names: list[str], seeds: int, folder: Path, workers: int) -> None:
+    """Defaults, the best settings that were found, and peers."""
+    tried = kept_in(TUNED)
+    jobs = []
+    for name, epsilon in product(names, EPSILONS):
+        tuned = best_settings(tried, name, epsilon)
+        for seed in range(seeds):
+            jobs.append(Job(name, "default", epsilon, seed))
+            if tuned:
+                jobs.append(Job(name, "tuned", epsilon, seed, tuned))
+            if name not in UCI:
+                jobs.append(Job(name, "diffprivlib", epsilon, seed))
+    complete(KEPT, jobs, folder, workers)
 
 
 def _median(kept: dict[str, Any], name: str, way: str, epsilon: float, figure: str) -> float | None:
@@ -232,11 +329,11 @@ def _cell(value: float | None) -> str:
 def tables(kept: dict[str, Any]) -> str:
     """Both, as Markdown."""
     classes = [
-        "| classes | epsilon | accuracy | tuned by hand | LogisticRegression | GaussianNB | NLL | tuned | ECE |",
+        "| classes | epsilon | accuracy | tuned | LogisticRegression | GaussianNB | NLL | tuned | ECE |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     reals = [
-        "| numbers | epsilon | RMSE / deviation | tuned by hand | NLL | tuned | coverage of 95 % |",
+        "| numbers | epsilon | RMSE / deviation | tuned | NLL | tuned | coverage of 95 % |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name in SETS:
@@ -272,12 +369,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--only", nargs="+", choices=list(SETS), default=list(SETS))
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--tune", action="store_true")
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
-    if not options.page:
-        run(options.only, options.seeds, Path(os.environ["DPBNN_DATA"]))
-    PAGE.write_text(filled(PAGE.read_text(), json.loads(KEPT.read_text())))
+    if options.tune:
+        tune(options.only, Path(os.environ["DPBNN_DATA"]), options.workers)
+    elif not options.page:
+        run(options.only, options.seeds, Path(os.environ["DPBNN_DATA"]), options.workers)
+    PAGE.write_text(filled(PAGE.read_text(), kept_in(KEPT)))
 
 
 if __name__ == "__main__":

@@ -36,8 +36,9 @@ LEAST_NOISE = 3.0
 LEAST_BATCH = 512
 DROPOUT = 0.05
 PRIOR_SCALE = 1.0
-ROWS_FOR_A_QUANTILE = 300.0
-"""Rows times epsilon that find one to about two rows in a hundred."""
+ROWS_FOR_A_QUANTILE = 100.0
+"""Rows times epsilon that find one to about one row in a hundred."""
+LARGEST_NOISE_SHARE = 0.2
 HIDDEN = ((20_000.0, (64,)), (1_000.0, (32,)))
 """Rows times mu from which hidden units pay, and how many."""
 CLIP_SHARE = {False: 1.06, True: 0.3}
@@ -185,8 +186,8 @@ def _clip_norm(facts: Facts) -> float:
 
 
 def _noise_epsilon(facts: Facts) -> float:
-    """Enough for a quantile on a grid of a few hundred candidates, and never much of the budget."""
-    return min(0.1 * facts.epsilon, ROWS_FOR_A_QUANTILE / facts.rows) / facts.max_records_per_person
+    """Enough for a quantile on a grid of a few hundred candidates, and no more of the budget than a fifth."""
+    return min(LARGEST_NOISE_SHARE * facts.epsilon, ROWS_FOR_A_QUANTILE / facts.rows) / facts.max_records_per_person
 
 
 def _time(facts: Facts, strength: float) -> tuple[float, str]:

@@ -1,8 +1,11 @@
 """From a table of numbers between -1 and 1 to a release: what the estimators and the command line share."""
 
 import dataclasses
+import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,7 @@ from dpbnn.release import Release
 from dpbnn.training import fit
 from dpbnn.types import DpbnnWarning
 
-__all__ = ["in_units", "train"]
+__all__ = ["in_units", "kept_in", "train"]
 
 EXPECTED = (
     "A learned noise level under clip norm",
@@ -28,15 +31,27 @@ EXPECTED = (
     "The plan.s noise implies temperature",
 )
 """Beginnings of warnings."""
-SHARE, QUANTILE_OF_A_GAUSSIAN = 0.8, 1.2816
 DRAWS_FOR_RESIDUALS = 20
-LARGEST_RESIDUAL = 2.0
-"""Of targets from -1 to 1."""
-NOISE_CANDIDATES = [LARGEST_RESIDUAL * 1.02**-k for k in range(400, -1, -1)]
+WITHIN_ONE_DEVIATION = 0.6827
+"""Of a Gaussian."""
+NOISE_CANDIDATES = [1.02**-k for k in range(350, -1, -1)]
+"""Standard deviations up to 1, which no targets from -1 to 1 exceed, down to a thousandth."""
+RUNS_OF_THE_RATE = 20
 
 
-def train(X: Any, y: Any, facts: Facts, chosen: Chosen, assumptions: Sequence[str] = (), **how: Any) -> Release:
+def train(
+    X: Any,
+    y: Any,
+    facts: Facts,
+    chosen: Chosen,
+    assumptions: Sequence[str] = (),
+    *,
+    noise_file: Path | None = None,
+    **how: Any,
+) -> Release:
     """Fit the chosen network; `how` goes to `dpbnn.fit`, and `assumptions` into the guarantee.
+
+    A noise level that was bought is kept in `noise_file`, and not bought again.
 
     What is so with all settings that suit a private table is not said at every fit; it is in the release's settings.
     """
@@ -52,8 +67,10 @@ def train(X: Any, y: Any, facts: Facts, chosen: Chosen, assumptions: Sequence[st
             likelihood=_likelihood(facts),
             **how,
         )
-    if chosen.noise_epsilon is not None:
-        release = _with_noise_level(release, X, y, chosen.noise_epsilon)
+    epsilon = chosen.noise_epsilon
+    if epsilon is not None:
+        level = kept_in(noise_file, lambda: _noise_level(release, X, y, epsilon))
+        release = dataclasses.replace(release, likelihood=HomoscedasticGaussian(level))
     guarantee = release.guarantee
     assumed = (*guarantee.assumptions, *assumptions)
     return dataclasses.replace(release, guarantee=dataclasses.replace(guarantee, assumptions=assumed))
@@ -64,23 +81,41 @@ def _likelihood(facts: Facts) -> Likelihood:
     return HomoscedasticGaussian(1.0) if facts.is_regression else Categorical()
 
 
-def _with_noise_level(release: Release, X: Any, y: Any, epsilon: float) -> Release:
-    """The noise of the targets around the network: what four of five residuals stay below, bought like a bound.
+def kept_in(file: Path | None, bought: Callable[[], Any]) -> Any:
+    """What was bought, from the file where it is already; nothing that is paid for once is drawn twice."""
+    if file is not None and file.is_file():
+        return json.loads(file.read_text())
+    found = bought()
+    if file is not None:
+        fresh = file.with_suffix(".new")
+        fresh.write_text(json.dumps(found))
+        fresh.replace(file)
+    return found
 
-    std = quantile_0.8 |y - f(x)| / 1.2816, as for a Gaussian
-    """
+
+def _noise_level(release: Release, X: Any, y: Any, epsilon: float) -> float:
+    """The noise of the targets around the network: what 68 % of the residuals stay below, bought like a bound."""
     prediction = release.predict(X, num_draws=DRAWS_FOR_RESIDUALS)
     assert isinstance(prediction, RealPrediction)
+    most = NOISE_CANDIDATES[-1]
     residuals = np.abs(prediction.mean.numpy()[:, 0] - np.asarray(y)[:, 0])
-    found = quantile(np.nan_to_num(residuals, nan=LARGEST_RESIDUAL), SHARE, epsilon, NOISE_CANDIDATES)
-    return dataclasses.replace(release, likelihood=HomoscedasticGaussian(found / QUANTILE_OF_A_GAUSSIAN))
+    finite = np.nan_to_num(residuals, nan=most, posinf=most)
+    return quantile(finite, WITHIN_ONE_DEVIATION, epsilon, NOISE_CANDIDATES)
 
 
 def _method(chosen: Chosen, rows: int) -> Method[Any]:
+    """Samples of `sgld` average its noise out. The others release where they end, and come to rest on the way."""
     rate, prior = chosen.learning_rate, Gaussian(chosen.prior_scale)
     if chosen.method == "sgld":
         return SGLD(rate / rows, prior)
-    return {"bbp": BBP, "mc_dropout": MCDropout, "sgd": SGD}[chosen.method](rate, prior)
+    falling = _falling(rate, chosen.plan.steps)
+    return {"bbp": BBP, "mc_dropout": MCDropout, "sgd": SGD}[chosen.method](falling, prior)
+
+
+def _falling(rate: float, steps: int) -> list[tuple[float, int]]:
+    """From twice the rate to nothing, with `rate` as the mean."""
+    edges = np.linspace(0, steps, min(steps, RUNS_OF_THE_RATE) + 1).round().astype(int)
+    return [(rate * (2 - (int(a) + int(b)) / steps), int(b - a)) for a, b in pairwise(edges)]
 
 
 def _network(facts: Facts, chosen: Chosen, seed: int | None) -> MLP:

@@ -31,7 +31,7 @@ from dpbnn.release import Release, load
 from dpbnn.tables.encoding import Encoding, numbers
 from dpbnn.tables.reading import Table, column_names, read_table
 from dpbnn.tables.schema import Category, Number, Schema, as_values, parse_schema
-from dpbnn.tabular import in_units, train
+from dpbnn.tabular import in_units, kept_in, train
 from dpbnn.types import DpbnnError
 
 __all__ = ["Order", "TableModel", "fit_table", "load_table_model", "settings_of"]
@@ -147,6 +147,7 @@ def fit_table(order: Order, schema_text: str) -> tuple[TableModel, Chosen]:
             facts,
             chosen,
             assumptions,
+            noise_file=order.unfinished / "noise.json",
             seed=order.seed,
             checkpoint=order.unfinished / "training",
             keep_checkpoint=True,
@@ -172,7 +173,7 @@ def _finished(order: Order) -> Path:
 def _hand_over(order: Order) -> TableModel:
     """Once it is out, nothing is left from which another one could be made."""
     try:
-        for name in ("training", "bounds.json", "terms.json"):
+        for name in ("training", "noise.json", "bounds.json", "terms.json"):
             left = order.unfinished / name
             shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
         _finished(order).replace(order.out)
@@ -270,22 +271,19 @@ def _begin(order: Order, chosen: Chosen) -> None:
 def _bounded(order: Order, encoding: Encoding, table: Table, bought: Purchase | None) -> Encoding:
     if bought is None:
         return encoding
-    file = order.unfinished / "bounds.json"
-    if file.is_file():
-        return encoding.with_bounds(json.loads(file.read_text()))
     names, schema = encoding.without_bounds, order.schema
-    columns = []
-    for name in names:
-        own = schema.columns[name]
-        assert isinstance(own, Number)
-        values, is_missing = numbers(name, own, table, schema.missing)
-        columns.append(np.where(is_missing, np.nan, values))
-    found = bought.bounds_of(np.stack(columns, axis=1))
-    pairs = {name: (float(low), float(high)) for name, low, high in zip(names, found.low, found.high, strict=True)}
-    fresh = file.with_suffix(".new")
-    fresh.write_text(json.dumps(pairs))
-    fresh.replace(file)
-    return encoding.with_bounds(pairs)
+
+    def pairs() -> dict[str, tuple[float, float]]:
+        columns = []
+        for name in names:
+            own = schema.columns[name]
+            assert isinstance(own, Number)
+            values, is_missing = numbers(name, own, table, schema.missing)
+            columns.append(np.where(is_missing, np.nan, values))
+        found = bought.bounds_of(np.stack(columns, axis=1))
+        return {name: (float(low), float(high)) for name, low, high in zip(names, found.low, found.high, strict=True)}
+
+    return encoding.with_bounds(kept_in(order.unfinished / "bounds.json", pairs))
 
 
 def _write(order: Order, model: TableModel, chosen: Chosen, schema_text: str) -> None:
