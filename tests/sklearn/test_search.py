@@ -78,11 +78,16 @@ def test_each_row_moves_a_score_by_at_most_one(classes):
         assert search._score(model, X[:0], y[:0]) == 0
 
 
-def test_an_open_budget_pays_for_every_fit(classes):
-    with dpbnn.BudgetAccountant(epsilon=10, delta=1e-3) as budget:
-        DPGridSearch(DPBayesClassifier(bounds=(0, 10), epochs=2), {"prior_scale": [0.5, 1.0, 2.0]}).fit(*classes)
-        assert len(budget.charges) == 3
-        assert sum(len(plan.pure_epsilons) for plan in budget.charges) == 1, "and for the choice"
+def test_an_open_budget_pays_for_every_fit_and_the_choice_and_no_more_than_the_search_costs(classes):
+    search = DPGridSearch(DPBayesClassifier(bounds=(0, 10), epochs=2), {"prior_scale": [0.5, 1.0, 2.0]})
+    with dpbnn.BudgetAccountant(epsilon=1.0, delta=1e-5) as budget:
+        search.fit(*classes)
+        (charged,) = budget.charges
+        assert len(charged.plans) == 3
+        assert charged.epsilon_of_others == 1.0
+        assert budget.spent() == (pytest.approx(1.0), 1e-5)
+        with pytest.raises(dpbnn.BudgetError):
+            search.fit(*classes)
 
 
 def test_a_person_with_many_rows_has_no_more_to_say_than_anybody(classes, monkeypatch):

@@ -12,22 +12,25 @@ Later fits are chosen after seeing what earlier ones released, so that compositi
     basic   epsilons and deltas add up
     rdp     Renyi divergences at one order add up and are stopped by a filter (Feldman and Zrnic 2021); the order is
             fixed by the first charge, before anything was released, and converts to epsilon at the end
+
+What is charged at once was fixed at once (`fit_many`, a search), and costs what it does together.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Self
 
 from dpbnn import _validate
 from dpbnn.privacy.accountants import Charge
-from dpbnn.privacy.accountants.rdp import divergences
+from dpbnn.privacy.accountants.rdp import divergences, pure_divergences
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.types import DpbnnError
 
-__all__ = ["BudgetAccountant", "BudgetError", "composed_epsilon", "spending"]
+__all__ = ["BudgetAccountant", "BudgetError", "Together", "composed_epsilon", "spending"]
 
 COMPOSITIONS = ("basic", "rdp")
 ORDERS = tuple(1 + 2 ** (k / 4) for k in range(-12, 40))
@@ -41,6 +44,31 @@ _charged: ContextVar[tuple[PrivacyPlan, ...]] = ContextVar("dpbnn_charged", defa
 
 class BudgetError(DpbnnError):
     """A fit would spend more than is left."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """Runs that were all fixed beforehand; and, of people whom none of them sees, a release without delta.
+
+    Nobody pays for both: the cost is the larger one.
+    """
+
+    plans: tuple[PrivacyPlan, ...]
+    epsilon_of_others: float = 0.0
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        """Epsilon and delta: added up, or where that is less, by Renyi divergences."""
+        epsilon, delta = math.fsum(plan.epsilon() for plan in self.plans), math.fsum(plan.delta for plan in self.plans)
+        largest = max(plan.delta for plan in self.plans)
+        if len(self.plans) > 1 and (composed := composed_epsilon(self.plans, largest)) <= epsilon:
+            epsilon, delta = composed, largest
+        return max(epsilon, self.epsilon_of_others), delta
+
+    def divergence(self, order: float) -> float:
+        """Renyi's, of this order."""
+        runs = math.fsum(float(divergences(_as_charge(plan), (order,))[0]) for plan in self.plans)
+        return max(runs, float(pure_divergences(self.epsilon_of_others, (order,))[0]))
 
 
 class BudgetAccountant:
@@ -62,7 +90,7 @@ class BudgetAccountant:
         self.epsilon = _validate.positive("epsilon", epsilon)
         self.delta = _validate.fraction("delta", delta)
         self.composition = _validate.one_of("composition", composition, COMPOSITIONS)
-        self.charges: list[PrivacyPlan] = []
+        self.charges: list[Together] = []
         self._order: float | None = None
         self._lock = Lock()
 
@@ -75,22 +103,21 @@ class BudgetAccountant:
     def __exit__(self, *_: object) -> None:
         _open.remove(self)
 
-    def charge(self, *plans: PrivacyPlan) -> None:
-        """Spend what plans cost, or refuse all of them."""
+    def charge(self, *plans: PrivacyPlan, epsilon_of_others: float = 0.0) -> None:
+        """Spend what plans cost that are fixed at once, or refuse all of them (see `Together`)."""
         for plan in plans:
             if not plan.is_private:
                 raise BudgetError("A fit without privacy must not be charged to a budget: it would spend all of it.")
-            most = (self.charges or plans)[0].max_records_per_person
-            if plan.max_records_per_person != most:
-                _validate.refuse(
-                    "max_records_per_person", f"{most}, as in all fits of this budget", plan.max_records_per_person
-                )
+            first = self.charges[0].plans[0] if self.charges else plans[0]
+            if plan.max_records_per_person != first.max_records_per_person:
+                expected = f"{first.max_records_per_person}, as in all fits of this budget"
+                _validate.refuse("max_records_per_person", expected, plan.max_records_per_person)
         with self._lock:
-            self._charge(plans)
+            self._charge(Together(plans, epsilon_of_others))
 
-    def _charge(self, plans: Sequence[PrivacyPlan]) -> None:
-        order = self._order or self._order_for(plans[0])
-        spent = self._spent([*self.charges, *plans], order)
+    def _charge(self, further: Together) -> None:
+        order = self._order or self._order_for(further.plans[0])
+        spent = self._spent([*self.charges, further], order)
         if spent[0] > self.epsilon * (1 + ROUNDING) or spent[1] > self.delta * (1 + ROUNDING):
             left = self.remaining()
             raise BudgetError(
@@ -99,7 +126,7 @@ class BudgetAccountant:
                 "for less."
             )
         self._order = order
-        self.charges.extend(plans)
+        self.charges.append(further)
 
     def spent(self) -> tuple[float, float]:
         """Epsilon and delta of everything so far."""
@@ -111,11 +138,12 @@ class BudgetAccountant:
         left = max(0.0, self.epsilon - spent[0])
         return left, self.delta if self.composition == "rdp" else max(0.0, self.delta - spent[1])
 
-    def _spent(self, plans: list[PrivacyPlan], order: float | None) -> tuple[float, float]:
+    def _spent(self, charges: list[Together], order: float | None) -> tuple[float, float]:
         if self.composition == "basic":
-            return math.fsum(plan.epsilon() for plan in plans), math.fsum(plan.delta for plan in plans)
+            costs = [own.cost for own in charges]
+            return math.fsum(epsilon for epsilon, _ in costs), math.fsum(delta for _, delta in costs)
         assert order is not None
-        total = math.fsum(_divergence(plan, order) for plan in plans)
+        total = math.fsum(own.divergence(order) for own in charges)
         return _epsilon(order, total, self.delta), self.delta
 
     def _order_for(self, plan: PrivacyPlan) -> float | None:
@@ -133,10 +161,6 @@ def _as_charge(plan: PrivacyPlan) -> Charge:
     return Charge(plan.sampling_rate, plan.noise_levels, plan.delta, *people)
 
 
-def _divergence(plan: PrivacyPlan, order: float) -> float:
-    return float(divergences(_as_charge(plan), (order,))[0])
-
-
 def _epsilon(order: float, divergence: float, delta: float) -> float:
     """``rdp + log(1 - 1/a) - log(delta a) / (a - 1)``, as for a single run."""
     return max(0.0, divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1))
@@ -150,18 +174,15 @@ def composed_epsilon(plans: Sequence[PrivacyPlan], delta: float) -> float:
 
 
 @contextmanager
-def spending(*plans: PrivacyPlan, inside: Sequence[PrivacyPlan] = (), is_void: bool = False) -> Iterator[None]:
-    """Charge the budget that is open, if there is one: once, also where a fit of these plans follows inside.
-
-    `inside` are plans of such fits that differ from what is charged for them.
-    """
+def spending(*plans: PrivacyPlan, epsilon_of_others: float = 0.0, is_void: bool = False) -> Iterator[None]:
+    """Charge the budget that is open, if there is one: once, also where fits of these plans follow inside."""
     if not _open or all(plan in _charged.get() for plan in plans):
         yield
         return
     if is_void:
         raise BudgetError("A fit whose guarantee is void must not be charged to a budget; leave out what voids it.")
-    _open[0].charge(*plans)
-    token = _charged.set((*plans, *inside))
+    _open[0].charge(*plans, epsilon_of_others=epsilon_of_others)
+    token = _charged.set(plans)
     try:
         yield
     finally:

@@ -95,8 +95,7 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         outputs = 1 if is_regressor(own) else len(np.unique(y) if own.classes is None else np.unique(own.classes))
         each, plans = self._within(candidates, epsilon, delta, (rows, X.shape[1], outputs))
         aside = _people_aside(len(X), share, groups)
-        choice = replace(plans[0], pure_epsilons=(*plans[0].pure_epsilons, epsilon / limit))
-        with spending(choice, *plans[1:], inside=plans):
+        with spending(*plans, epsilon_of_others=epsilon):
             fitted = [
                 clone(own)
                 .set_params(**candidate, epsilon=each, delta=delta, dataset_size=rows, **_public(own, y))
