@@ -47,6 +47,11 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "schema.toml").write_text(SCHEMA)
     (tmp_path / "bad.csv").write_text("age,city,bought\n1,Paris,no\n2,Rome,no\n")
     (tmp_path / "bad.parquet").write_bytes(b"no parquet")
+    (tmp_path / "semicolons.csv").write_text("age;city;bought\n1;Rome;no\n")
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "ragged.csv").write_text("age,city,bought\n1,Rome,no\n2,Rome\n")
+    (tmp_path / "latin.csv").write_bytes("age,city,bought\n1,Málaga,no\n".encode("latin-1"))
+    (tmp_path / "few.csv").write_text("age,city,bought\n" + "1,Rome,no\n" * 5)
     (tmp_path / "numbers.toml").write_text(NUMBERS)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -91,7 +96,7 @@ def test_from_a_table_to_numbers_with_error_bars_and_bought_bounds(folder, capsy
     code, printed = fit(capsys, "--json", schema="numbers.toml")
     assert code == 0
     result = json.loads(printed.out)
-    assert result["bought_bounds"] == ["age"]
+    assert list(result["bought_bounds"]) == ["age"]
     assert len(result["guarantee"]["plan"]["pure_epsilons"]) == 3
     assert result["guarantee"]["epsilon"] <= 3
     (folder / "new.csv").write_text("city,bought\nRome,yes\nOslo,no\n")
@@ -160,6 +165,12 @@ def test_every_method_can_be_asked_for(folder, capsys, method):
         ("schema none.csv", "none.csv must be a CSV or Parquet file"),
         ("schema data.csv --no-header", "--no-header and --names must be given together"),
         ("schema data.csv --out schema.toml", "--out must be a new file"),
+        ("schema semicolons.csv --out new.toml", "got a header with ';' in it; name that with --separator"),
+        ("schema data.csv --out new.toml --separator x", "--separator must be one of"),
+        ("schema empty.csv --out new.toml", "empty.csv must hold a table, got a file that is empty"),
+        ("fit ragged.csv --schema schema.toml --out m --epsilon 1", "every row must have 3 columns, got one with 2"),
+        ("fit latin.csv --schema schema.toml --out m --epsilon 1", "it is not in UTF-8; save it as such"),
+        ("fit few.csv --schema numbers.toml --out m --epsilon 1", "low and high in the schema for 'age'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2_and_leaves_nothing(folder, capsys, line, message):
@@ -202,8 +213,56 @@ def interrupted(folder, how, *more):
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     os.kill(process.pid, how)
-    process.communicate()
+    _, errors = process.communicate()
+    assert (b"with --resume goes on from model.unfinished" in errors) == (how == signal.SIGINT)
     return process.returncode
+
+
+def test_columns_may_be_parted_by_semicolons(folder, capsys):
+    text = (folder / "data.csv").read_text().replace(",", ";")
+    (folder / "data.csv").write_text(text)
+    code, _ = run(capsys, "schema", "data.csv", "--separator", ";", "--out", "filled.toml")
+    assert code == 0
+    assert 'separator = ";"' in (folder / "filled.toml").read_text()
+    (folder / "schema.toml").write_text('separator = ";"\n' + SCHEMA)
+    assert fit(capsys, "--quiet", "--epochs", "2")[0] == 0
+    assert run(capsys, "predict", "model", "data.csv")[0] == 0
+    written = (folder / "predictions.csv").read_text().splitlines()
+    assert written[0].count(";") == 3 + 6
+
+
+def test_new_rows_without_a_header_need_no_target(folder, capsys):
+    rows = (folder / "data.csv").read_text().splitlines()[1:]
+    (folder / "data.csv").write_text("\n".join(rows) + "\n")
+    (folder / "schema.toml").write_text('names = ["id", "age", "city", "bought"]\n' + SCHEMA)
+    assert fit(capsys, "--quiet", "--epochs", "2")[0] == 0
+    (folder / "new.csv").write_text("7,30,Rome\n8,70,Oslo\n")
+    code, printed = run(capsys, "predict", "model", "new.csv", "--json")
+    assert code == 0
+    assert json.loads(printed.out)["rows"] == 2
+    code, printed = run(capsys, "predict", "model", "new.csv", "--out", "predicted.xlsx")
+    assert code == 2
+    assert "--out must end in .csv or .parquet" in printed.err
+
+
+def test_rows_are_numbered_as_in_the_file_also_where_some_were_dropped(folder, capsys):
+    (folder / "schema.toml").write_text('person = "id"\n' + SCHEMA)
+    with (folder / "data.csv").open("a") as file:
+        file.write("5000,30,Paris,no\n")
+    code, printed = fit(capsys)
+    assert code == 2
+    assert "row 2001, column 'city'" in printed.err
+
+
+def test_one_unfinished_run_is_worked_on_by_one_process(folder, capsys):
+    import fcntl
+
+    assert interrupted(folder, signal.SIGKILL) != 0
+    with (folder / "model.unfinished" / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        code, printed = fit(capsys, "--epochs", "800", "--resume", schema="numbers.toml")
+    assert code == 2
+    assert "worked on by another process" in printed.err
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

@@ -3,7 +3,7 @@
 import json
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,27 +15,30 @@ def schema(
     out: Annotated[str, typer.Option(help="The file to write.")] = "schema.toml",
     no_header: Annotated[bool, typer.Option("--no-header", help="The file has no line of names.")] = False,
     names: Annotated[str, typer.Option(help="The names of its columns then, with commas between them.")] = "",
+    separator: Annotated[str, typer.Option(help="Between the columns of a CSV file: , ; | or tab.")] = ",",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Write a schema to fill in: what is public about a table. Nothing but the header is read."""
     from pathlib import Path
 
-    from dpbnn.tables.reading import column_names
+    from dpbnn import _validate
+    from dpbnn.tables.reading import SEPARATORS, column_names
     from dpbnn.tables.schema import template
     from dpbnn.types import DpbnnError
 
+    between = _validate.one_of("--separator", {"tab": "\t", "\\t": "\t"}.get(separator, separator), SEPARATORS)
     if no_header != bool(names):
         raise DpbnnError("--no-header and --names must be given together, got one of them; --names a,b,c.")
     if not Path(data).is_file():
         raise DpbnnError(f"{data} must be a CSV or Parquet file, got no such file.")
-    found = [name.strip() for name in names.split(",")] if no_header else column_names(data)
+    found = [name.strip() for name in names.split(",")] if no_header else column_names(data, between)
     if len(set(found)) < len(found) or "" in found:
         raise DpbnnError(f"--names must be different for each column, got {names}.")
     target = Path(out)
     if target.exists():
         raise DpbnnError(f"--out must be a new file, got {target}, which exists; choose another name.")
     try:
-        target.write_text(template(Path(data).name, found, no_header))
+        target.write_text(template(Path(data).name, found, no_header, between))
     except OSError as error:
         raise DpbnnError(f"--out cannot be written: {target} ({error.strerror}).") from error
     if as_json:
@@ -97,14 +100,19 @@ def fit(
     with warnings.catch_warnings():
         if quiet:
             warnings.simplefilter("ignore", DpbnnWarning)
-        model, chosen = fit_table(order, Path(schema).read_text())
+        try:
+            model, chosen = fit_table(order, Path(schema).read_text())
+        except KeyboardInterrupt:
+            if order.unfinished.exists():
+                sys.stderr.write(f"Interrupted. The same command with --resume goes on from {order.unfinished}.\n")
+            raise
     guarantee = model.release.guarantee
     if as_json:
         settings = {name: {"value": value, "reason": reason} for name, value, reason in settings_of(chosen)}
-        shown = {"out": out, "settings": settings, "bought_bounds": list(model.bought)}
-        typer.echo(json.dumps(shown | {"guarantee": json.loads(guarantee.to_json())}, indent=2))
+        printed = {"out": out, "settings": settings, "bought_bounds": model.bought_bounds}
+        typer.echo(json.dumps(printed | {"guarantee": json.loads(guarantee.to_json())}, indent=2))
     elif not quiet:
-        _echo_settings(settings_of(chosen))
+        _echo_settings(settings_of(chosen), model.bought_bounds)
         typer.echo(f"{guarantee}\n\n{out} holds the model. dpbnn predict {out} NEW.csv predicts with it.")
 
 
@@ -121,13 +129,17 @@ def _widths(text: str | None) -> list[int] | None:
         raise DpbnnError(f"--hidden must be widths such as 64,64, or none, got {text}.") from error
 
 
-def _echo_settings(settings: list[tuple[str, str, str]]) -> None:
+def _echo_settings(settings: list[tuple[str, Any, str]], bounds: dict[str, tuple[Any, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from dpbnn.tables.fitting import shown
+
     table = Table("setting", "value", "because", title="Chosen from public facts")
-    for row in settings:
-        table.add_row(*row)
+    for name, value, reason in settings:
+        table.add_row(name, shown(value), reason)
+    for name, (low, high) in bounds.items():
+        table.add_row(f"range of {name}", f"{low:.4g} to {high:.4g}", "bought, as none is in the schema")
     Console().print(table)
 
 
@@ -145,16 +157,19 @@ def predict(
 
     from dpbnn import _validate
     from dpbnn.tables.fitting import load_table_model
+    from dpbnn.tables.reading import is_parquet
     from dpbnn.tables.reporting import predicted_columns, write_predictions
     from dpbnn.types import DpbnnError
 
     if Path(out).exists():
         raise DpbnnError(f"--out must be a new file, got {out}, which exists; choose another name.")
+    if Path(out).suffix.lower() != ".csv" and not is_parquet(out):
+        raise DpbnnError(f"--out must end in .csv or .parquet, got {out}.")
     share = _validate.fraction("--level", level)
     loaded = load_table_model(model)
     rows = loaded.read(data, with_target=False)
     added = predicted_columns(loaded, loaded.predict(rows, draws, seed), share)
-    write_predictions(loaded.whole(data), added, Path(out))
+    write_predictions(loaded.whole(data), added, Path(out), loaded.encoding.schema.separator)
     if as_json:
         typer.echo(json.dumps({"out": out, "rows": rows.rows, "added": list(added)}, indent=2))
     else:

@@ -48,8 +48,24 @@ def test_with_few_rows_one_bound_is_bought_for_all_columns_and_with_fewer_none()
     assert len(set(found.high)) == 1
     assert 60 < found.high[0] < 400
     np.testing.assert_array_equal(found.low, -found.high)
-    with pytest.raises(DpbnnError, match=r"bounds must be given for so few rows: with 9 .* Pass public ones"):
+    with pytest.raises(DpbnnError, match=r"bounds must be given for so few rows: with 9 .* Give public ones"):
         purchase(5, 9, 0.5, 1e-5)
+
+
+def test_the_target_shares_its_bound_with_no_other_column():
+    generator = np.random.default_rng(0)
+    table = np.column_stack([generator.uniform(0, 1e6, (300, 5)), generator.uniform(0, 4, 300)])
+    with pytest.warns(DpbnnWarning, match="one was bought for all"):
+        few = purchase(6, 300, 0.5, 1e-5, has_target=True)
+    found = few.bounds_of(table)
+    assert len(few.epsilons) == 2
+    assert sum(few.epsilons) == pytest.approx(0.5, rel=0.01)
+    assert found.high[0] > 1e5
+    assert 2 < found.high[-1] < 10
+    with pytest.warns(DpbnnWarning):
+        alone = purchase(1, 60, 0.5, 1e-5, has_target=True)
+    assert alone.epsilons == pytest.approx((0.5,), rel=1e-3)
+    assert alone.bounds_of(table[:, -1:]).high.shape == (1,)
 
 
 def test_what_is_bought_is_decided_by_public_numbers_alone():

@@ -6,9 +6,9 @@ its bounds; what lies outside is clipped to them:
 
     low = q25 - w,    high = q75 + w,    w = q75 - q25  (or max(1, |q|) where both are q)
 
-With too few rows for the quartiles of all columns, one bound is bought for all of them together: the median of the
-largest magnitude in a row. With too few for that, the call is refused. Which of the three it is depends on public
-numbers alone.
+With too few rows for the quartiles of all columns, one bound is bought for all of them together, twice the median of
+the largest magnitude in a row, and another for the target. With too few for that, the call is refused. Which of the
+three it is depends on public numbers alone.
 
 References: McSherry and Talwar 2007 (the mechanism), Smith 2011 (quantiles by it).
 """
@@ -57,15 +57,16 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Purchase:
-    """How bounds of `columns` columns are bought: decided by public numbers, before any record is seen."""
+    """How bounds of `columns` columns are bought: decided by public numbers, before any record is seen.
+
+    Of each column, or one for all columns together; with `has_target` the last column is the target, which then has one
+    of its own.
+    """
 
     columns: int
+    has_target: bool
+    is_for_each_column: bool
     epsilons: tuple[float, ...]
-
-    @property
-    def is_for_each_column(self) -> bool:
-        """Or one bound for all of them together."""
-        return len(self.epsilons) == 2 * self.columns
 
     def bounds_of(self, values: np.ndarray) -> Bounds:
         """The bounds of a table ``[rows, columns]``, which cost `epsilons`; NaN is a missing value, and left out."""
@@ -73,9 +74,20 @@ class Purchase:
         if self.is_for_each_column:
             pairs = [self._quartiles(column[~np.isnan(column)], *self.epsilons[:2]) for column in finite.T]
             return Bounds(*(np.array(side) for side in zip(*pairs, strict=True)))
-        largest = np.abs(np.nan_to_num(finite, nan=0.0)).max(axis=1, initial=0.0)
-        reach = 2 * quantile(largest, 0.5, self.epsilons[0], _positive_candidates())
-        return Bounds(np.full(self.columns, -reach), np.full(self.columns, reach))
+        features = self.columns - self.has_target
+        parts = [part for part in (finite[:, :features], finite[:, features:]) if part.shape[1]]
+        reach = np.concatenate(
+            [
+                np.full(part.shape[1], self._reach(part, epsilon))
+                for part, epsilon in zip(parts, self.epsilons, strict=True)
+            ]
+        )
+        return Bounds(-reach, reach)
+
+    @staticmethod
+    def _reach(columns: np.ndarray, epsilon: float) -> float:
+        largest = np.abs(np.nan_to_num(columns, nan=0.0)).max(axis=1, initial=0.0)
+        return 2 * quantile(largest, 0.5, epsilon, _positive_candidates())
 
     @staticmethod
     def _quartiles(column: np.ndarray, first: float, second: float) -> tuple[float, float]:
@@ -86,24 +98,31 @@ class Purchase:
         return low - width, high + width
 
 
-def purchase(columns: int, rows: int, epsilon: float, delta: float) -> Purchase:
+def purchase(
+    columns: int,
+    rows: int,
+    epsilon: float,
+    delta: float,
+    has_target: bool = False,
+    remedy: str = "bounds=(0, 100), or such a pair for each column",
+) -> Purchase:
     """What `epsilon` buys: quartiles of every column, or one bound for all, or nothing: then it is refused."""
     each = pure_epsilon_within(epsilon, delta, 2 * columns)
     if rows * each * 0.25 / (2 * 0.75) >= FOR_ALL_COLUMNS:
-        return Purchase(columns, (each,) * (2 * columns))
+        return Purchase(columns, has_target, True, (each,) * (2 * columns))
     if rows * epsilon < FOR_ONE_BOUND:
         raise DpbnnError(
             f"bounds must be given for so few rows: with {rows} and epsilon {epsilon:.3g} for them, bounds that are "
-            f"bought from the data would be mostly chance. Pass public ones, such as bounds=(0, 100), or one pair for "
-            f"each column."
+            f"bought from the data would be mostly chance. Give public ones: {remedy}."
         )
     warnings.warn(
         f"With {rows} rows, bounds of each of {columns} columns are out of reach, and one was bought for all of them "
-        "together. Public bounds (bounds=...) would cost nothing and serve better.",
+        f"together. Public ones cost nothing and serve better: {remedy}.",
         DpbnnWarning,
         stacklevel=3,
     )
-    return Purchase(columns, (epsilon,))
+    parts = 2 if has_target and columns > 1 else 1
+    return Purchase(columns, has_target, False, (pure_epsilon_within(epsilon, delta, parts),) * parts)
 
 
 def quantile(values: np.ndarray, share: float, epsilon: float, candidates: Sequence[float]) -> float:

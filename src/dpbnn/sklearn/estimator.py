@@ -129,7 +129,7 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
                 "checkpoint must come with public bounds: an interrupted fit would buy others, and pay again; give "
                 "bounds, or use dpbnn fit, which keeps them."
             )
-        bought = purchase(wanted, size, share * epsilon / most, delta) if wanted else None
+        bought = purchase(wanted, size, share * epsilon / most, delta, self._buys_target()) if wanted else None
         facts = Facts(
             rows=size,
             columns=columns,
@@ -147,6 +147,10 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
     def _unbounded(self, columns: int) -> int:
         """How many columns, targets included, have no public bounds."""
         return columns if self.bounds is None else 0
+
+    def _buys_target(self) -> bool:
+        """Whether one of them is the target."""
+        return False
 
     def _release(
         self, terms: "Terms", scaled: Callable[[], tuple[np.ndarray, np.ndarray]], assumptions: Sequence[str]

@@ -86,7 +86,10 @@ class DPBayesRegressor(RegressorMixin, DPBayesEstimator):  # type: ignore[misc]
         return self._remember(*data)
 
     def _unbounded(self, columns: int) -> int:
-        return super()._unbounded(columns) + (self.target_bounds is None)
+        return super()._unbounded(columns) + self._buys_target()
+
+    def _buys_target(self) -> bool:
+        return self.target_bounds is None
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mean for each row; with `return_std` also the standard deviation of a new target."""

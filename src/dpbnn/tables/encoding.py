@@ -80,8 +80,9 @@ class Encoding:
 
     @property
     def without_bounds(self) -> list[str]:
-        """Numbers of which no range is public."""
-        return [name for name, own in self.schema.columns.items() if isinstance(own, Number) and own.low is None]
+        """Numbers of which no range is public; the target last."""
+        columns = self.schema.features | {self.schema.target: self.schema.columns[self.schema.target]}
+        return [name for name, own in columns.items() if isinstance(own, Number) and own.low is None]
 
 
 def _width(column: Column) -> int:
@@ -163,4 +164,4 @@ def _first(where: Any) -> int:
 
 
 def _refuse(table: Table, name: str, row: int, expected: str) -> Any:
-    raise DpbnnError(f"{table.path}, row {row + 1}, column {name!r}: expected {expected}.")
+    raise DpbnnError(f"{table.path}, row {table.number_of(row)}, column {name!r}: expected {expected}.")

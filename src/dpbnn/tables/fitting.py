@@ -14,7 +14,8 @@ Guarantees:
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,12 @@ from dpbnn.privacy.budget import spending
 from dpbnn.privacy.contributions import kept_rows
 from dpbnn.release import Release, load
 from dpbnn.tables.encoding import Encoding, numbers
-from dpbnn.tables.reading import Table, column_names, read_table
+from dpbnn.tables.reading import Table, column_names, is_parquet, number_of_columns, read_table
 from dpbnn.tables.schema import Category, Number, Schema, as_values, parse_schema
 from dpbnn.tabular import in_units, kept_in, train
 from dpbnn.types import DpbnnError
 
-__all__ = ["Order", "TableModel", "fit_table", "load_table_model", "settings_of"]
+__all__ = ["Order", "TableModel", "fit_table", "load_table_model", "settings_of", "shown"]
 
 BOUNDS_SHARE = 0.5
 """What bought bounds would cost by themselves, of epsilon."""
@@ -101,6 +102,12 @@ class TableModel:
         return y
 
     @property
+    def bought_bounds(self) -> dict[str, tuple[Any, Any]]:
+        """Ranges that the schema did not have."""
+        known = ((name, self.encoding.schema.columns[name]) for name in self.bought)
+        return {name: (own.low, own.high) for name, own in known if isinstance(own, Number) and own.low is not None}
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """Of the target, or none."""
         target = self.encoding.schema.columns[self.encoding.schema.target]
@@ -118,12 +125,21 @@ class TableModel:
         """A file with the columns that this model knows."""
         schema = self.encoding.schema
         wanted = list(schema.columns if with_target else schema.features)
-        return read_table(path, wanted, schema.names)
+        return read_table(path, wanted, self._names_in(path), schema.separator)
 
     def whole(self, path: str | Path) -> Table:
         """All columns of a file, also those that the model does not know."""
-        names = self.encoding.schema.names
-        return read_table(path, names or column_names(path), names)
+        names, separator = self._names_in(path), self.encoding.schema.separator
+        return read_table(path, names or column_names(path, separator), names, separator)
+
+    def _names_in(self, path: str | Path) -> tuple[str, ...] | None:
+        """Of a file without a header: all, or all but the target, which new rows need not have."""
+        schema = self.encoding.schema
+        if schema.names is None or is_parquet(path):
+            return None
+        if number_of_columns(path, schema.separator) == len(schema.names) - 1:
+            return tuple(name for name in schema.names if name != schema.target)
+        return schema.names
 
 
 def fit_table(order: Order, schema_text: str) -> tuple[TableModel, Chosen]:
@@ -134,8 +150,30 @@ def fit_table(order: Order, schema_text: str) -> tuple[TableModel, Chosen]:
     chosen = choose(facts, order.given)
     _refuse_bad_rows(order, table)
     _begin(order, chosen)
-    if _finished(order).exists():
+    with _alone(order):
+        if not _finished(order).exists():
+            _train(order, table, facts, chosen, bought, schema_text)
         return _hand_over(order), chosen
+
+
+@contextmanager
+def _alone(order: Order) -> Iterator[None]:
+    """Two processes on one unfinished run would release its steps twice. Where files cannot be locked, they may."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context((order.unfinished / "lock").open("w"))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise DpbnnError(f"{order.unfinished} is worked on by another process; wait for it.") from error
+        yield
+
+
+def _train(order: Order, table: Table, facts: Facts, chosen: Chosen, bought: Purchase | None, schema_text: str) -> None:
     encoding = Encoding(order.schema)
     assumptions = [] if order.schema.rows else ["the number of rows is public: it was taken from the file"]
     with spending(chosen.plan):
@@ -154,7 +192,6 @@ def fit_table(order: Order, schema_text: str) -> tuple[TableModel, Chosen]:
             progress=order.progress,
         )
         _write(order, TableModel(release, encoding, tuple(Encoding(order.schema).without_bounds)), chosen, schema_text)
-    return _hand_over(order), chosen
 
 
 def _refuse_bad_rows(order: Order, table: Table) -> None:
@@ -213,14 +250,14 @@ def _rows_of(order: Order) -> Table:
     """The rows that count: at most so many of each person."""
     schema = order.schema
     wanted = [*schema.columns, *([schema.person] if schema.person else [])]
-    table = read_table(order.data, wanted, schema.names)
+    table = read_table(order.data, wanted, schema.names, schema.separator)
     if schema.person is None:
         return table
     named = table.columns[schema.person].to_pylist()
     known = [own.strip() if isinstance(own, str) else own for own in named]
     people = np.array([None if own in schema.missing else own for own in known])
     kept = kept_rows(people, schema.rows_per_person)
-    return Table(table.path, {name: own.take(kept) for name, own in table.columns.items()}, len(kept))
+    return table.taken(kept)
 
 
 def _facts(order: Order, rows: int) -> tuple[Facts, Purchase | None]:
@@ -231,8 +268,12 @@ def _facts(order: Order, rows: int) -> tuple[Facts, Purchase | None]:
     delta = min(1e-5, 10.0 ** -(len(str(size)) + 1))
     delta = delta if order.delta is None else _validate.fraction("--delta", order.delta)
     epsilon, most = _validate.positive("--epsilon", order.epsilon), schema.rows_per_person
-    wanted = len(encoding.without_bounds)
-    bought = purchase(wanted, size, BOUNDS_SHARE * epsilon / most, delta) if wanted else None
+    wanted = encoding.without_bounds
+    bought = None
+    if wanted:
+        remedy = f"low and high in the schema for {', '.join(map(repr, wanted))}"
+        share = BOUNDS_SHARE * epsilon / most
+        bought = purchase(len(wanted), size, share, delta, schema.target in wanted, remedy)
     facts = Facts(
         rows=size,
         columns=len(schema.features),
@@ -302,22 +343,29 @@ def _write(order: Order, model: TableModel, chosen: Chosen, schema_text: str) ->
 
 
 def _log(chosen: Chosen) -> str:
-    return "".join(f"{name}: {value}  ({reason})\n" for name, value, reason in settings_of(chosen))
+    return "".join(f"{name}: {shown(value)}  ({reason})\n" for name, value, reason in settings_of(chosen))
 
 
-def settings_of(chosen: Chosen) -> list[tuple[str, str, str]]:
-    """Names, values and reasons, to be shown."""
+def settings_of(chosen: Chosen) -> list[tuple[str, Any, str]]:
+    """Names, values and reasons."""
     plan = chosen.plan
     values: dict[str, Any] = {
         "method": chosen.method,
-        "hidden": ", ".join(map(str, chosen.hidden)) or "none",
+        "hidden": list(chosen.hidden),
         "steps": plan.steps,
         "batch_size": plan.batch_size,
-        "clip_norm": f"{plan.clip_norm:.4g}",
-        "learning_rate": f"{chosen.learning_rate:.4g}",
-        "prior_scale": f"{chosen.prior_scale:g}",
-        **({"dropout": f"{chosen.dropout:g}"} if chosen.dropout else {}),
-        "noise_multiplier": f"{plan.noise_multiplier:.4g}",
+        "clip_norm": plan.clip_norm,
+        "learning_rate": chosen.learning_rate,
+        "prior_scale": chosen.prior_scale,
+        **({"dropout": chosen.dropout} if chosen.dropout else {}),
+        "noise_multiplier": plan.noise_multiplier,
     }
     reasons = {"method": "as asked", "noise_multiplier": "the least that keeps the budget", **chosen.reasons}
-    return [(name, str(value), reasons.get(name, "from the epochs given")) for name, value in values.items()]
+    return [(name, value, reasons.get(name, "from the epochs given")) for name, value in values.items()]
+
+
+def shown(value: Any) -> str:
+    """A setting as a person reads it."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -5,45 +5,79 @@ Types are never guessed from values: a CSV file is read as text throughout, and 
 
 import csv
 import importlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpbnn.types import DpbnnError
 
-__all__ = ["Table", "column_names", "read_table"]
+__all__ = ["SEPARATORS", "Table", "column_names", "is_parquet", "number_of_columns", "read_table"]
 
 PARQUET = (".parquet", ".pq")
+SEPARATORS = (",", ";", "\t", "|")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns as Arrow arrays, all of one length; `path` for messages."""
+    """Columns as Arrow arrays, all of one length; `path` for messages, with `places` of rows that are not all."""
 
     path: Path
     columns: dict[str, Any]
     rows: int
+    places: np.ndarray | None = None
+
+    def taken(self, places: np.ndarray) -> "Table":
+        """Some of the rows."""
+        return Table(self.path, {name: own.take(places) for name, own in self.columns.items()}, len(places), places)
+
+    def number_of(self, row: int) -> int:
+        """As a person counts the rows of the file, from 1 and without the header."""
+        return 1 + (row if self.places is None else int(self.places[row]))
 
 
-def column_names(path: str | Path) -> list[str]:
-    """The names in a file's header, and nothing else of it."""
-    file = _existing(path)
-    if file.suffix in PARQUET:
-        try:
-            return list(_arrow("parquet").read_schema(file).names)
-        except (OSError, ValueError) as error:
-            raise DpbnnError(f"{file} cannot be read as a Parquet file.") from error
+def is_parquet(path: str | Path) -> bool:
+    """By its name."""
+    return Path(path).suffix.lower() in PARQUET
+
+
+def number_of_columns(path: str | Path, separator: str) -> int:
+    """Of the first line of a CSV file."""
+    return len(_first_line(_existing(path), separator))
+
+
+def _first_line(file: Path, separator: str) -> list[str]:
     try:
         with file.open("rb") as lines:
             first = lines.readline()
     except OSError as error:
         raise DpbnnError(f"{file} cannot be read: {error.strerror}.") from error
+    if not first.strip():
+        raise DpbnnError(f"{file} must hold a table, got a file that is empty or begins with an empty line.")
     try:
-        header = next(csv.reader([first.decode("utf-8-sig")], skipinitialspace=True), [])
+        return next(csv.reader([first.decode("utf-8-sig")], delimiter=separator, skipinitialspace=True), [])
     except (UnicodeDecodeError, csv.Error) as error:
         raise DpbnnError(f"{file} must be a CSV file in UTF-8, got a first line that is not.") from error
-    names = [name.strip() for name in header]
+
+
+def column_names(path: str | Path, separator: str = ",") -> list[str]:
+    """The names in a file's header, and nothing else of it."""
+    file = _existing(path)
+    if is_parquet(file):
+        try:
+            return list(_arrow("parquet").read_schema(file).names)
+        except (OSError, ValueError) as error:
+            raise DpbnnError(f"{file} cannot be read as a Parquet file.") from error
+    names = [name.strip() for name in _first_line(file, separator)]
+    other = next((own for own in SEPARATORS if own != separator and own in names[0]), None)
+    if len(names) == 1 and other is not None:
+        raise DpbnnError(
+            f"{file} must have columns parted by {separator!r}, got a header with {other!r} in it; name that with "
+            f"--separator, or in the schema: separator = {other!r}."
+        )
     if not names or len(set(names)) < len(names) or "" in names:
         raise DpbnnError(
             f"{file} must have a header with a different name for each column; for a file without one pass --no-header "
@@ -65,32 +99,33 @@ def _is_number(name: str) -> bool:
     return True
 
 
-def read_table(path: str | Path, wanted: Sequence[str], names: Sequence[str] | None = None) -> Table:
+def read_table(
+    path: str | Path, wanted: Sequence[str], names: Sequence[str] | None = None, separator: str = ","
+) -> Table:
     """The `wanted` columns of a file; `names` are those of all of its columns, where it has no header."""
     file = _existing(path)
-    found = list(names) if names is not None and file.suffix not in PARQUET else column_names(file)
+    found = list(names) if names is not None and not is_parquet(file) else column_names(file, separator)
     lacking = [name for name in wanted if name not in found]
     if lacking:
         raise DpbnnError(f"{file} must have the column {lacking[0]!r}, got {len(found)} others.")
     try:
-        table = _parquet(file, wanted) if file.suffix in PARQUET else _csv(file, wanted, found, names is not None)
+        if is_parquet(file):
+            table = _arrow("parquet").read_table(file, columns=list(wanted))
+        else:
+            table = _csv(file, wanted, found, names is not None, separator)
     except (OSError, ValueError) as error:  # Arrow's errors are such
-        raise DpbnnError(f"{file} cannot be read as a table: {_first_line(error)}.") from error
+        raise DpbnnError(f"{file} cannot be read as a table: {_reason(error)}.") from error
     columns = {name: table.column(name).combine_chunks() for name in wanted}
     return Table(file, columns, table.num_rows)
 
 
-def _parquet(file: Path, wanted: Sequence[str]) -> Any:
-    return _arrow("parquet").read_table(file, columns=list(wanted))
-
-
-def _csv(file: Path, wanted: Sequence[str], names: list[str], without_header: bool) -> Any:
+def _csv(file: Path, wanted: Sequence[str], names: list[str], without_header: bool, separator: str) -> Any:
     reader, arrow = _arrow("csv"), _arrow("")
     text = {name: arrow.string() for name in names}
     return reader.read_csv(
         file,
         read_options=reader.ReadOptions(column_names=names, skip_rows=0 if without_header else 1),
-        parse_options=reader.ParseOptions(newlines_in_values=True),
+        parse_options=reader.ParseOptions(delimiter=separator, newlines_in_values=True),
         convert_options=reader.ConvertOptions(
             column_types=text, include_columns=list(wanted), strings_can_be_null=False, quoted_strings_can_be_null=False
         ),
@@ -111,6 +146,16 @@ def _arrow(part: str) -> Any:
         raise DpbnnError("Tables need pyarrow, which is not installed: pip install 'dpbnn[tables]'.") from error
 
 
-def _first_line(error: Exception) -> str:
-    """Arrow quotes rows in its messages; what stands before is enough, and holds no values."""
-    return str(error).splitlines()[0].split(":")[0] if str(error) else type(error).__name__
+def _reason(error: Exception) -> str:
+    """Arrow quotes rows in its messages; here are the facts in them that are no values."""
+    text = str(error)
+    if "UTF8" in text or "UTF-8" in text:
+        return "it is not in UTF-8; save it as such"
+    if counts := re.search(r"Expected (\d+) columns, got (\d+)", text):
+        return f"every row must have {counts[1]} columns, got one with {counts[2]}{_where(text)}"
+    return text.splitlines()[0].split(":")[0] if text else type(error).__name__
+
+
+def _where(text: str) -> str:
+    row = re.search(r"Row #(\d+)", text)
+    return f" (line {row[1]})" if row else ""

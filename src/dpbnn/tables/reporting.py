@@ -12,7 +12,7 @@ import numpy as np
 from dpbnn import metrics
 from dpbnn.prediction import ClassPrediction, Prediction, RealPrediction
 from dpbnn.tables.fitting import TableModel
-from dpbnn.tables.reading import Table
+from dpbnn.tables.reading import Table, is_parquet
 from dpbnn.types import DpbnnError
 
 __all__ = ["figures_of", "predicted_columns", "write_predictions"]
@@ -51,7 +51,7 @@ def predicted_columns(model: TableModel, prediction: Prediction, level: float) -
     }
 
 
-def write_predictions(source: Table, added: Mapping[str, np.ndarray], target: Path) -> None:
+def write_predictions(source: Table, added: Mapping[str, np.ndarray], target: Path, separator: str = ",") -> None:
     """All columns of the source, then the added ones; CSV or Parquet by the name of the target, whole or not at all."""
     import pyarrow as arrow
     import pyarrow.csv as csv
@@ -63,7 +63,10 @@ def write_predictions(source: Table, added: Mapping[str, np.ndarray], target: Pa
     table = arrow.table({**source.columns, **{name: arrow.array(values) for name, values in added.items()}})
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        (parquet.write_table if target.suffix == ".parquet" else csv.write_csv)(table, fresh)
+        if is_parquet(target):
+            parquet.write_table(table, fresh)
+        else:
+            csv.write_csv(table, fresh, csv.WriteOptions(delimiter=separator))
         fresh.replace(target)
     except OSError as error:
         raise DpbnnError(f"{target} cannot be written: {error}; nothing was.") from error

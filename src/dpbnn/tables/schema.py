@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dpbnn import _validate
+from dpbnn.tables.reading import SEPARATORS
 from dpbnn.types import DpbnnError
 
 __all__ = ["Category", "Column", "Number", "Schema", "as_values", "parse_schema", "read_schema", "template"]
@@ -33,7 +34,7 @@ SCALES = ("linear", "log")
 MISSING = ("", "NA", "NaN", "nan", "null", "?")
 OF_NUMBERS = ("type", "low", "high", "scale", "may_be_missing")
 OF_CATEGORIES = ("type", "values", "other", "may_be_missing")
-OF_TABLE = ("target", "rows", "person", "rows_per_person", "missing", "names", "columns")
+OF_TABLE = ("target", "rows", "person", "rows_per_person", "missing", "separator", "names", "columns")
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Schema:
         person: the column that says whose row it is.
         rows_per_person: how many rows of a person are used.
         missing: texts that stand for a missing value.
+        separator: between the columns of a CSV file.
         names: of all columns of the file in their order, for a file without a header.
     """
 
@@ -78,6 +80,7 @@ class Schema:
     person: str | None = None
     rows_per_person: int = 1
     missing: tuple[str, ...] = MISSING
+    separator: str = ","
     names: tuple[str, ...] | None = None
 
     @property
@@ -131,6 +134,7 @@ def parse_schema(values: Mapping[str, Any], where: str) -> Schema:
         person=person,
         rows_per_person=_validate.whole_number(f"{where}: rows_per_person", values.get("rows_per_person", 1)),
         missing=_texts(f"{where}: missing", values.get("missing", list(MISSING))),
+        separator=_validate.one_of(f"{where}: separator", values.get("separator", ","), SEPARATORS),
         names=None if names is None else _texts(f"{where}: names", names),
     )
 
@@ -181,6 +185,7 @@ def as_values(schema: Schema) -> dict[str, Any]:
         "person": schema.person or "",
         "rows_per_person": schema.rows_per_person,
         "missing": list(schema.missing),
+        "separator": schema.separator,
         **({} if schema.names is None else {"names": list(schema.names)}),
         "columns": columns,
     }
@@ -196,7 +201,7 @@ def _flag(where: str, given: Any) -> bool:
     return given if isinstance(given, bool) else _validate.refuse(where, "true or false", given)
 
 
-def template(file: str, names: Sequence[str], without_header: bool) -> str:
+def template(file: str, names: Sequence[str], without_header: bool, separator: str = ",") -> str:
     """A schema to fill in, of which nothing but the names of the columns comes from the file."""
     head = f"""\
 # What is public about {file}: to be filled in by somebody who knows the columns, without looking at the values.
@@ -206,7 +211,8 @@ target = ""            # the column to predict
 rows = 0               # the public number of rows; 0 takes the number in the file for public
 person = ""            # the column that says whose row it is; empty: every row is another person
 rows_per_person = 1    # of one person so many rows are used, and further ones dropped
-missing = {_list(MISSING)}
+missing = {_list(MISSING)}   # texts that stand for a missing value
+separator = {json.dumps(separator)}        # between the columns of a CSV file
 """
     if without_header:
         head += f"names = {_list(names)}   # of all columns, as the file has no header\n"
