@@ -8,6 +8,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from dpbnn import choosing
 from dpbnn.experiments import ITEMS, tuning
 from dpbnn.experiments import page as reproduced
 from dpbnn.experiments.recipes import BEST
+from dpbnn.tables.schema import parse_schema
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -117,6 +119,13 @@ def test_the_page_on_tables_shows_what_its_file_holds():
     assert page == tabular.filled(page, kept), "python benchmarks/tabular.py --page makes it again"
     accuracy = tabular._median(kept, "adult", "default", 1.0, "accuracy")
     assert f"accuracy of {accuracy:.3f}" in " ".join((ROOT / "README.md").read_text().split())
+
+
+def test_the_schema_on_the_page_is_one():
+    (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "tables.md").read_text(), re.S)
+    found = parse_schema(tomllib.loads(text), "the page")
+    assert (found.target, found.person, found.rows_per_person) == ("readmitted", "patient", 3)
+    assert list(found.features) == ["age", "cost", "ward", "smoker"]
 
 
 def test_the_rules_on_the_page_are_those_of_the_code():

@@ -120,7 +120,7 @@ def test_only_the_header_is_read(tmp_path):
 @pytest.mark.parametrize("header", ["", "a,,b", "a,a"])
 def test_headers_without_names_are_refused(tmp_path, header):
     (tmp_path / "data.csv").write_text(f"{header}\n1,2,3\n")
-    with pytest.raises(DpbnnError, match="must have a header|must hold a table"):
+    with pytest.raises(DpbnnError, match=r"must have a header|must hold a table"):
         column_names(tmp_path / "data.csv")
 
 

@@ -197,7 +197,8 @@ def _mechanism(plan: PrivacyPlan) -> str:
     if not plan.pure_epsilons:
         return steps
     total = _rounded_up(sum(plan.pure_epsilons))
-    return f"{steps}; and {len(plan.pure_epsilons)} releases without delta, of epsilon {total:g} in all"
+    count = len(plan.pure_epsilons)
+    return f"{steps}; and {count} release{'s' * (count > 1)} without delta, of epsilon {total:g} in all"
 
 
 def _assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
