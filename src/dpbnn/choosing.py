@@ -36,7 +36,7 @@ LEAST_NOISE = 3.0
 LEAST_BATCH = 512
 DROPOUT = 0.05
 PRIOR_SCALE = 1.0
-ROWS_FOR_A_QUANTILE = 100.0
+ROWS_FOR_A_QUANTILE = 200.0
 """Rows times epsilon that find one to about one row in a hundred."""
 LARGEST_NOISE_SHARE = 0.2
 HIDDEN = ((20_000.0, (64,)), (1_000.0, (32,)))
