@@ -4,6 +4,7 @@ import csv
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,6 +52,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "ragged.csv").write_text("age,city,bought\n1,Rome,no\n2,Rome\n")
     (tmp_path / "latin.csv").write_bytes("age,city,bought\n1,Málaga,no\n".encode("latin-1"))
+    quoted = 'age,city,bought,note\n1,Rome,no,"hm\n2,Rome,no,5 pipes\n3,Rome,no,5" pipe\n4,Rome,no,\n'
+    (tmp_path / "quoted.csv").write_text(quoted)
     (tmp_path / "few.csv").write_text("age,city,bought\n" + "1,Rome,no\n" * 5)
     (tmp_path / "numbers.toml").write_text(NUMBERS)
     monkeypatch.chdir(tmp_path)
@@ -170,6 +173,7 @@ def test_every_method_can_be_asked_for(folder, capsys, method):
         ("schema empty.csv --out new.toml", "empty.csv must hold a table, got a file that is empty"),
         ("fit ragged.csv --schema schema.toml --out m --epsilon 1", "every row must have 3 columns, got one with 2"),
         ("fit latin.csv --schema schema.toml --out m --epsilon 1", "it is not in UTF-8; save it as such"),
+        ("fit quoted.csv --schema schema.toml --out m --epsilon 1", "each row on a line of its own, got 3 rows on 5"),
         ("fit few.csv --schema numbers.toml --out m --epsilon 1", "low and high in the schema for 'age'"),
     ],
 )
@@ -263,6 +267,18 @@ def test_one_unfinished_run_is_worked_on_by_one_process(folder, capsys):
         code, printed = fit(capsys, "--epochs", "800", "--resume", schema="numbers.toml")
     assert code == 2
     assert "worked on by another process" in printed.err
+
+
+def test_who_comes_for_a_run_that_was_just_handed_over_makes_no_second_release(folder, capsys, monkeypatch):
+    import fcntl
+
+    assert interrupted(folder, signal.SIGKILL) != 0
+    unfinished = folder / "model.unfinished"
+    monkeypatch.setattr(fcntl, "flock", lambda *_: shutil.rmtree(unfinished))
+    code, printed = fit(capsys, "--epochs", "800", "--resume", schema="numbers.toml")
+    assert code == 2
+    assert "worked on by another process" in printed.err
+    assert not unfinished.exists()
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

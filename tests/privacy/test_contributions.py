@@ -1,5 +1,7 @@
 """At most so many rows of a person, whatever they hold."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -25,7 +27,30 @@ def test_which_rows_of_a_person_are_kept_does_not_depend_on_anybody_else(people)
 
 
 @pytest.mark.parametrize(
-    "missing", [np.array([1.0, np.nan]), np.array(["a", None], dtype=object), np.array([1.0, np.nan], dtype=object)]
+    ("people", "stranger"),
+    [
+        ([2**63 + i for i in range(50)], 5),
+        ([2**60 + i for i in range(50)], 0.5),
+        ([1, 1.0, 1, 1.0], "x"),
+        (["a", "a\x00", "a"], 7),
+    ],
+)
+def test_a_name_of_another_kind_makes_nobody_somebody_else(people, stranger):
+    kept = kept_rows(people, 1).tolist()
+    assert kept_rows([*people, stranger], 1).tolist() == [*kept, len(people)]
+    assert len(kept) == len(set(people))
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        np.array([1.0, np.nan]),
+        np.array(["a", None], dtype=object),
+        np.array([1.0, np.nan], dtype=object),
+        ["a", math.nan],
+        np.array(["2020-01-01", "NaT"], dtype="datetime64[ns]"),
+        np.array(["2020-01-01", "NaT"], dtype="datetime64[D]"),
+    ],
 )
 def test_every_row_has_a_person(missing):
     with pytest.raises(DpbnnError, match="must name the person of every row"):

@@ -6,6 +6,8 @@ import pytest
 pytest.importorskip("sklearn")
 pytest.importorskip("opendp")
 
+from sklearn.exceptions import DataConversionWarning
+
 import dpbnn
 from dpbnn.privacy.budget import composed_epsilon
 from dpbnn.sklearn import DPBayesClassifier, DPBayesRegressor, DPGridSearch, search
@@ -76,6 +78,35 @@ def test_each_row_moves_a_score_by_at_most_one(classes):
         assert 0 <= all_rows - search._score(model, X[1:], y[1:]) <= 1
         assert 0 <= search._score(model, X[:1], extreme) <= 1
         assert search._score(model, X[:0], y[:0]) == 0
+
+
+def test_targets_in_a_column_are_scored_row_by_row(classes, monkeypatch):
+    X, y = classes
+    seen = []
+    monkeypatch.setattr(search, "noisy_maximum", lambda scores, _: seen.extend(scores) or 0)
+    grid = {"prior_scale": [0.5, 1.0]}
+    with pytest.warns(DataConversionWarning):
+        DPGridSearch(DPBayesClassifier(bounds=(0, 10), epochs=2), grid).fit(X, y[:, None])
+    assert len(seen) == 2
+    assert max(seen) <= len(X) / 2, "at most 1 for each row that is held out"
+    with pytest.raises(ValueError, match="NaN"):
+        DPGridSearch(DPBayesRegressor(bounds=(0, 10), target_bounds=(0, 1)), grid).fit(X, np.full(len(X), np.nan))
+
+
+def test_scores_draw_secretly_whatever_random_state_says(classes):
+    asked = []
+
+    class Watched(DPBayesClassifier):
+        def predict(self, X):
+            asked.append(self.random_state)
+            return super().predict(X)
+
+    X, y = classes
+    model = DPBayesClassifier("mc_dropout", bounds=(0, 10), random_state=0, epochs=2).fit(X, y)
+    model.__class__ = Watched
+    assert search._score(model, X, y) > 0
+    assert asked == [None]
+    assert model.random_state == 0
 
 
 def test_an_open_budget_pays_for_every_fit_and_the_choice_and_no_more_than_the_search_costs(classes):

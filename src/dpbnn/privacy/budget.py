@@ -105,17 +105,17 @@ class BudgetAccountant:
 
     def charge(self, *plans: PrivacyPlan, epsilon_of_others: float = 0.0) -> None:
         """Spend what plans cost that are fixed at once, or refuse all of them (see `Together`)."""
-        for plan in plans:
-            if not plan.is_private:
-                raise BudgetError("A fit without privacy must not be charged to a budget: it would spend all of it.")
-            first = self.charges[0].plans[0] if self.charges else plans[0]
-            if plan.max_records_per_person != first.max_records_per_person:
-                expected = f"{first.max_records_per_person}, as in all fits of this budget"
-                _validate.refuse("max_records_per_person", expected, plan.max_records_per_person)
         with self._lock:
             self._charge(Together(plans, epsilon_of_others))
 
     def _charge(self, further: Together) -> None:
+        first = (self.charges or [further])[0].plans[0]
+        for plan in further.plans:
+            if not plan.is_private:
+                raise BudgetError("A fit without privacy must not be charged to a budget: it would spend all of it.")
+            if plan.max_records_per_person != first.max_records_per_person:
+                expected = f"{first.max_records_per_person}, as in all fits of this budget"
+                _validate.refuse("max_records_per_person", expected, plan.max_records_per_person)
         order = self._order or self._order_for(further.plans[0])
         spent = self._spent([*self.charges, further], order)
         if spent[0] > self.epsilon * (1 + ROUNDING) or spent[1] > self.delta * (1 + ROUNDING):

@@ -1,6 +1,6 @@
 """Several rows of one person: at most so many are kept, by a rule that does not look at their values.
 
->>> kept_rows(np.array(["a", "b", "a", "a", "b"]), most=2)
+>>> kept_rows(["a", "b", "a", "a", "b"], most=2)
 array([0, 1, 2, 4])
 """
 
@@ -11,7 +11,33 @@ import numpy as np
 from dpbnn import _validate
 from dpbnn.types import DpbnnError
 
-__all__ = ["kept_rows"]
+__all__ = ["kept_rows", "numbered"]
+
+
+def numbered(people: Any) -> np.ndarray:
+    """A number for each row's person, the same for the same name.
+
+    Guarantees:
+        whether two rows are one person's does not depend on anybody else's name: names are never brought to one type
+    """
+    if getattr(people, "ndim", 1) != 1:
+        _validate.refuse("groups", "one name for each row", people.shape)
+    names = people.tolist() if hasattr(people, "tolist") else list(people)
+    if any(map(_is_missing, names)):
+        raise DpbnnError("groups must name the person of every row, got missing names; give each row one.")
+    numbers: dict[Any, int] = {}
+    try:
+        return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
+    except TypeError as error:  # a name without a hash
+        raise DpbnnError("groups must be texts or numbers, one for each row.") from error
+
+
+def _is_missing(name: Any) -> bool:
+    """None, NaN, NaT, and pandas' NA, of which nothing can be asked."""
+    try:
+        return name is None or bool(name != name)
+    except TypeError:
+        return True
 
 
 def kept_rows(people: Any, most: int) -> np.ndarray:
@@ -20,13 +46,8 @@ def kept_rows(people: Any, most: int) -> np.ndarray:
     Guarantees:
         which of a person's rows are kept does not depend on anybody else's
     """
-    names = np.asarray(people)
-    if names.ndim != 1:
-        _validate.refuse("groups", "one name for each row", names.shape)
-    if names.dtype.kind in "fO" and any(name is None or name != name for name in names.tolist()):
-        raise DpbnnError("groups must name the person of every row, got missing names; give each row one.")
-    _, person = np.unique(names, return_inverse=True)
+    person = numbered(people)
     order = np.argsort(person, kind="stable")
     counts = np.bincount(person)
     first = np.repeat(np.cumsum(counts) - counts, counts)
-    return np.sort(order[np.arange(len(names)) - first < _validate.whole_number("max_records_per_person", most)])
+    return np.sort(order[np.arange(len(person)) - first < _validate.whole_number("max_records_per_person", most)])

@@ -20,7 +20,7 @@ from dpbnn.privacy.accountants import ADJACENCIES, BOUNDS
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.prose import describe
 
-__all__ = ["PrivacyGuarantee"]
+__all__ = ["PrivacyGuarantee", "rounded_up"]
 
 _JSON_VERSION = 1
 _OTHER_VERSIONS = 1e-3
@@ -81,14 +81,14 @@ class PrivacyGuarantee:
         tightest = plan.account(accountant, adjacency=adjacency)
         records = plan.max_records_per_person
         return cls(
-            epsilon=_rounded_up(tightest.epsilon),
+            epsilon=rounded_up(tightest.epsilon),
             delta=plan.delta,
             adjacency=adjacency,
             unit="one record" if records == 1 else f"one person with at most {records} records",
             accountant=tightest.accountant,
             remark=tightest.remark,
             epsilon_by_accountant=_by_accountant(plan, adjacency),
-            epsilon_replace_one=_rounded_up(plan.epsilon(accountant, adjacency="replace_one")),
+            epsilon_replace_one=rounded_up(plan.epsilon(accountant, adjacency="replace_one")),
             sampling=f"Poisson, in each step every record with probability {plan.batch_size}/{plan.dataset_size}",
             mechanism=_mechanism(plan),
             released=released,
@@ -157,7 +157,7 @@ class PrivacyGuarantee:
 def _by_accountant(plan: PrivacyPlan, adjacency: str) -> dict[str, float]:
     if not plan.is_private:
         return {}
-    return {name: _rounded_up(plan.epsilon(name, adjacency=adjacency)) for name in BOUNDS}
+    return {name: rounded_up(plan.epsilon(name, adjacency=adjacency)) for name in BOUNDS}
 
 
 def _texts(name: str, given: Sequence[str]) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ def _texts(name: str, given: Sequence[str]) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _rounded_up(epsilon: float) -> float:
+def rounded_up(epsilon: float) -> float:
     """To four decimals, or four digits where it is smaller than 1 or larger than 1000; never below the value itself."""
     if not math.isfinite(epsilon) or epsilon <= 0:
         return epsilon
@@ -196,7 +196,7 @@ def _mechanism(plan: PrivacyPlan) -> str:
     )
     if not plan.pure_epsilons:
         return steps
-    total = _rounded_up(sum(plan.pure_epsilons))
+    total = rounded_up(sum(plan.pure_epsilons))
     count = len(plan.pure_epsilons)
     return f"{steps}; and {count} release{'s' * (count > 1)} without delta, of epsilon {total:g} in all"
 

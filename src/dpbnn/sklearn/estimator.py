@@ -111,10 +111,9 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         """At most so many rows of each person."""
         if groups is None:
             return X, y
-        names = np.asarray(groups)
-        if names.shape[:1] != (len(X),):
-            _validate.refuse("groups", f"one name for each of the {len(X)} rows", names.shape)
-        rows = kept_rows(names, self.max_records_per_person)
+        if len(groups) != len(X):
+            _validate.refuse("groups", f"one name for each of the {len(X)} rows", len(groups))
+        rows = kept_rows(groups, self.max_records_per_person)
         return X[rows], y[rows]
 
     def _terms(self, rows: int, columns: int, outputs: int) -> "Terms":

@@ -10,6 +10,7 @@ delta, and with all of epsilon, since nobody is in both parts. Scores are not ke
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -17,12 +18,12 @@ import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_regressor
 from sklearn.model_selection import ParameterGrid
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, check_X_y
 
 from dpbnn import _validate
 from dpbnn.privacy.budget import composed_epsilon, spending
-from dpbnn.privacy.contributions import kept_rows
-from dpbnn.privacy.guarantee import PrivacyGuarantee
+from dpbnn.privacy.contributions import kept_rows, numbered
+from dpbnn.privacy.guarantee import PrivacyGuarantee, rounded_up
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.selection import noisy_maximum
 from dpbnn.sklearn.estimator import DPBayesEstimator
@@ -46,12 +47,12 @@ class SearchGuarantee:
     assumptions: tuple[str, ...]
 
     def __str__(self) -> str:
+        whole, fits, choice = map(rounded_up, (self.epsilon, self.epsilon_of_fits, self.epsilon_of_choice))
         return (
-            f"This search is differentially private with epsilon = {self.epsilon:g} and delta = {self.delta:g} for "
+            f"This search is differentially private with epsilon = {whole:g} and delta = {self.delta:g} for "
             f"{self.unit} that is added or removed. It covers all {self.candidates} fits, on one part of the data "
-            f"(epsilon {self.epsilon_of_fits:.4g}, by Renyi divergences), and the choice between them on the other "
-            f"(epsilon {self.epsilon_of_choice:.4g}, without delta); nobody is in both. It rests on these assumptions: "
-            f"{'; '.join(self.assumptions)}."
+            f"(epsilon {fits:g}, by Renyi divergences), and the choice between them on the other (epsilon {choice:g}, "
+            f"without delta); nobody is in both. It rests on these assumptions: {'; '.join(self.assumptions)}."
         )
 
 
@@ -80,12 +81,15 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train all candidates, and choose; `groups` names the person of each row."""
-        X, y = np.asarray(X), np.asarray(y)
         candidates = self._candidates()
+        X, y = check_X_y(X, y, dtype=np.float64, y_numeric=is_regressor(self.estimator))
         limit = _validate.whole_number("max_records_per_person", self.estimator.max_records_per_person)
         if groups is not None:
-            kept = kept_rows(groups, limit)
-            X, y, groups = X[kept], y[kept], np.asarray(groups)[kept]
+            if len(groups) != len(X):
+                _validate.refuse("groups", f"one name for each of the {len(X)} rows", len(groups))
+            people = numbered(groups)
+            kept = kept_rows(people, limit)
+            X, y, groups = X[kept], y[kept], people[kept]
         elif limit > 1:
             raise DpbnnError("groups must say whose rows they are where a person has several; pass fit(X, y, groups).")
         share = _validate.fraction("holdout", self.holdout)
@@ -191,15 +195,24 @@ def _people_aside(rows: int, share: float, groups: Any) -> np.ndarray:
     generator = np.random.default_rng()
     if groups is None:
         return generator.random(rows) < share
-    _, person = np.unique(np.asarray(groups), return_inverse=True)
-    return (generator.random(person.max() + 1) < share)[person]
+    return (generator.random(groups.max() + 1) < share)[groups]
 
 
 def _score(fitted: Any, X: np.ndarray, y: np.ndarray) -> float:
-    """At most 1 for each row: right labels, or closeness in units of the targets' range."""
+    """From 0 to 1 for each row, whatever the others are: right labels, or closeness in units of the targets' range.
+
+    Predictions draw secretly here, and never from `random_state`: dropout masks are drawn by position, and to somebody
+    who knows them, one row more would change the scores of all that follow.
+    """
     if len(X) == 0:
         return 0.0
+    secretly = copy(fitted)
+    secretly.random_state = None
+    found = secretly.predict(X)
+    if found.shape != y.shape:
+        raise RuntimeError(f"scores need one prediction for each row, got {found.shape} for {y.shape}; this is a bug.")
     if not is_regressor(fitted):
-        return float((fitted.predict(X) == y).sum())
+        return float((found == y).sum())
     low, high = fitted.target_bounds_.low[0], fitted.target_bounds_.high[0]
-    return float((1 - np.clip(np.abs(fitted.predict(X) - y) / (high - low), 0, 1)).sum())
+    away = np.nan_to_num(np.abs(found - y) / (high - low), nan=1.0)
+    return float((1 - np.clip(away, 0, 1)).sum())

@@ -114,12 +114,13 @@ def numbers(name: str, column: Number, table: Table, missing: tuple[str, ...]) -
         try:
             values = compute.cast(filled, arrow.float64()).to_numpy(zero_copy_only=False)
         except arrow.ArrowInvalid:
-            _refuse(table, name, _first([not _is_number(item) for item in filled.to_pylist()]), "a number")
+            row = next(place for place, item in enumerate(filled) if not _is_number(item))
+            _refuse(table, name, row, "a number")
     else:
         try:
             values = compute.cast(own, arrow.float64(), safe=False).to_numpy(zero_copy_only=False)
-        except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError) as error:
-            raise DpbnnError(f"{table.path}: column {name!r} must hold numbers, got {own.type}.") from error
+        except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
+            raise DpbnnError(f"{table.path}: column {name!r} must hold numbers, got {own.type}.") from None
         is_missing = np.isnan(values)
     if is_missing.any() and not column.may_be_missing:
         _refuse(table, name, _first(is_missing), "a number, got a missing value; the schema may allow it")
@@ -134,7 +135,10 @@ def _places(name: str, column: Category, table: Table, missing: tuple[str, ...])
     import pyarrow.compute as compute
 
     own = table.columns[name]
-    text = compute.utf8_trim_whitespace(compute.cast(own, arrow.string()))
+    try:
+        text = compute.utf8_trim_whitespace(compute.cast(own, arrow.string()))
+    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
+        raise DpbnnError(f"{table.path}: column {name!r} must hold texts, got {own.type}.") from None
     found = compute.index_in(text, value_set=arrow.array(column.values, arrow.string()))
     places = found.to_numpy(zero_copy_only=False)
     unknown = np.isnan(places) if places.dtype.kind == "f" else np.zeros(len(places), dtype=bool)
@@ -151,10 +155,12 @@ def _places(name: str, column: Category, table: Table, missing: tuple[str, ...])
     return places
 
 
-def _is_number(text: str | None) -> bool:
+def _is_number(item: Any) -> bool:
+    import pyarrow as arrow
+
     try:
-        float(text or "x")
-    except ValueError:
+        item.cast(arrow.float64())
+    except arrow.ArrowInvalid:
         return False
     return True
 
@@ -164,4 +170,4 @@ def _first(where: Any) -> int:
 
 
 def _refuse(table: Table, name: str, row: int, expected: str) -> Any:
-    raise DpbnnError(f"{table.path}, row {table.number_of(row)}, column {name!r}: expected {expected}.")
+    raise DpbnnError(f"{table.path}, row {table.number_of(row)}, column {name!r}: expected {expected}.") from None

@@ -13,6 +13,7 @@ Guarantees:
 """
 
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -168,6 +169,8 @@ def _alone(order: Order) -> Iterator[None]:
         try:
             file = stack.enter_context((order.unfinished / "lock").open("w"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(file.fileno()).st_ino != os.stat(file.name).st_ino or order.out.exists():
+                raise FileExistsError  # handed over, and the folder with it, before the lock was had
         except OSError as error:
             raise DpbnnError(f"{order.unfinished} is worked on by another process; wait for it.") from error
         yield
@@ -255,9 +258,8 @@ def _rows_of(order: Order) -> Table:
         return table
     named = table.columns[schema.person].to_pylist()
     known = [own.strip() if isinstance(own, str) else own for own in named]
-    people = np.array([None if own in schema.missing else own for own in known])
-    kept = kept_rows(people, schema.rows_per_person)
-    return table.taken(kept)
+    people = [None if own in schema.missing else own for own in known]
+    return table.taken(kept_rows(people, schema.rows_per_person))
 
 
 def _facts(order: Order, rows: int) -> tuple[Facts, Purchase | None]:
@@ -295,9 +297,12 @@ def _begin(order: Order, chosen: Chosen) -> None:
     file = order.unfinished / "terms.json"
     if not order.unfinished.exists():
         try:
-            order.unfinished.mkdir(mode=0o700, parents=True)
-            file.write_text(json.dumps(terms))
+            fresh = order.unfinished.with_name(f"{order.unfinished.name}.{os.getpid()}")
+            fresh.mkdir(mode=0o700, parents=True)
+            (fresh / file.name).write_text(json.dumps(terms))
+            fresh.rename(order.unfinished)
         except OSError as error:
+            shutil.rmtree(fresh, ignore_errors=True)
             raise DpbnnError(f"--out must be where folders can be made, got {order.out} ({error.strerror}).") from error
         return
     if _finished(order).exists():

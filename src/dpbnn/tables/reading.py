@@ -115,8 +115,21 @@ def read_table(
             table = _csv(file, wanted, found, names is not None, separator)
     except (OSError, ValueError) as error:  # Arrow's errors are such
         raise DpbnnError(f"{file} cannot be read as a table: {_reason(error)}.") from error
+    if not is_parquet(file):
+        _check_lines(file, table.num_rows + (names is None))
     columns = {name: table.column(name).combine_chunks() for name in wanted}
     return Table(file, columns, table.num_rows)
+
+
+def _check_lines(file: Path, expected: int) -> None:
+    """Every line is a row: a quote that one record opens and does not close would swallow those of others."""
+    with file.open("rb") as lines:
+        found = sum(1 for line in lines if line.strip())
+    if found != expected:
+        raise DpbnnError(
+            f"{file} must have each row on a line of its own, got {expected} rows on {found} lines: a quote is not "
+            "closed, or a value holds a line break. Clean such values, or save the table as Parquet."
+        )
 
 
 def _csv(file: Path, wanted: Sequence[str], names: list[str], without_header: bool, separator: str) -> Any:
