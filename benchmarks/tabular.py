@@ -1,11 +1,13 @@
 """How good the defaults for tables are: beside settings tuned for each table, and beside diffprivlib.
 
-    DPBNN_DATA=FOLDER python benchmarks/tabular.py [--seeds 10] [--only adult pima ...] [--workers 2] [--tune | --page]
+    DPBNN_DATA=FOLDER python benchmarks/tabular.py [--seeds 10] [--only adult pima ...] [--workers 2]
+                                                   [--tune | --million | --page]
 
 Every run is kept in tabular.json and not done again; the table of docs/tables.md is made from it (--page does only
 that). --tune looks for better settings than the defaults with no regard to what it costs: hidden units and the rate
 together, then the clip norm, by the likelihood of rows that are held out of training, over splits that are used for
-nothing else. What it finds is kept in tabular_tuned.json.
+nothing else. What it finds is kept in tabular_tuned.json. --million times `dpbnn fit` on a made-up CSV file of
+1,000,000 rows and 20 columns.
 
 Ranges of columns are public constants: from the data sets' descriptions, or for UCI's regressions, which are public,
 read off the files and rounded outwards. diffprivlib does not work with this scikit-learn and gets an environment of
@@ -16,10 +18,12 @@ import argparse
 import json
 import math
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -46,6 +50,7 @@ BEGIN, END = "<!-- tabular -->", "<!-- /tabular -->"
 UCI = ("bostonHousing", "energy", "kin8nm", "naval-propulsion-plant", "power-plant", "protein-tertiary-structure",
        "wine-quality-red")  # fmt: skip
 NAVAL_TARGET = 16
+MILLION = "million rows"
 HIDDEN: tuple[list[int], ...] = ([], [32], [64])
 RATES, CLIPS = (0.25, 0.5, 1.0, 2.0, 4.0), (1.0, 0.5, 2.0)
 """What is tried: widths, and multiples of the defaults."""
@@ -317,6 +322,32 @@ def run(names: list[str], seeds: int, folder: Path, workers: int) -> None:
     complete(KEPT, jobs, folder, workers)
 
 
+def million() -> None:
+    """Seconds and memory of the whole command, reading the file included."""
+    rows, columns = 1_000_000, 20
+    generator = np.random.default_rng(0)
+    x, slopes = generator.normal(size=(rows, columns)), generator.normal(size=columns)
+    y = np.where(x @ slopes + generator.normal(size=rows) > 0, "yes", "no")
+    numbers = "".join(f'[columns.c{i}]\ntype = "number"\nlow = -4\nhigh = 4\n' for i in range(columns))
+    with tempfile.TemporaryDirectory() as folder:
+        with Path(folder, "data.csv").open("w") as file:
+            file.write(",".join(f"c{i}" for i in range(columns)) + ",y\n")
+            file.writelines(
+                ",".join(f"{own:.4f}" for own in row) + f",{label}\n" for row, label in zip(x, y, strict=True)
+            )
+        Path(folder, "schema.toml").write_text(
+            f'target = "y"\n{numbers}[columns.y]\ntype = "category"\nvalues = ["no", "yes"]\n'
+        )
+        command = [sys.executable, "-m", "dpbnn", "fit", "data.csv", "--schema", "schema.toml"]
+        start = time.perf_counter()
+        subprocess.run([*command, "--epsilon", "1", "--out", "model", "--quiet"], check=True, cwd=folder)
+        seconds = time.perf_counter() - start
+    gigabytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+    found = {"seconds": round(seconds), "gigabytes": round(gigabytes, 2), "cores": os.cpu_count()}
+    print(MILLION, found)
+    KEPT.write_text(json.dumps(dict(sorted((kept_in(KEPT) | {MILLION: found}).items())), indent=0) + "\n")
+
+
 def _median(kept: dict[str, Any], name: str, way: str, epsilon: float, figure: str) -> float | None:
     found = [own[figure] for key, own in kept.items() if key.startswith(f"{name}, {way}, {epsilon:g}, ")]
     return statistics.median(found) if found else None
@@ -361,7 +392,9 @@ def tables(kept: dict[str, Any]) -> str:
 def filled(page: str, kept: dict[str, Any]) -> str:
     """The page with the tables of what is kept."""
     before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{tables(kept)}\n\n{END}{rest.split(END)[1]}"
+    time_and_memory = "{seconds} s and {gigabytes} GB on {cores} cores".format_map(kept[MILLION])
+    last = f"`dpbnn fit` on a CSV file of 1,000,000 rows and 20 columns at epsilon 1: {time_and_memory}."
+    return f"{before}{BEGIN}\n\n{tables(kept)}\n\n{last}\n\n{END}{rest.split(END)[1]}"
 
 
 def main() -> None:
@@ -371,11 +404,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(SETS), default=list(SETS))
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--million", action="store_true")
     parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
     if options.tune:
         tune(options.only, Path(os.environ["DPBNN_DATA"]), options.workers)
+    elif options.million:
+        million()
     elif not options.page:
         run(options.only, options.seeds, Path(os.environ["DPBNN_DATA"]), options.workers)
     PAGE.write_text(filled(PAGE.read_text(), kept_in(KEPT)))

@@ -76,7 +76,7 @@ def test_from_a_table_to_labels_with_doubt(folder, capsys):
     assert code == 0
     assert "Chosen from public facts" in printed.out
     assert "differentially private with epsilon = 3" in printed.out
-    assert "the number of rows is public: it was taken from the file" in printed.out
+    assert "the number of rows that are used is public" in printed.out
     assert {file.name for file in (folder / "model").iterdir()} == {
         "release.json", "posterior.safetensors", "table.json", "schema.toml", "guarantee.txt", "log.txt",
     }  # fmt: skip
@@ -168,12 +168,14 @@ def test_every_method_can_be_asked_for(folder, capsys, method):
         ("schema none.csv", "none.csv must be a CSV or Parquet file"),
         ("schema data.csv --no-header", "--no-header and --names must be given together"),
         ("schema data.csv --out schema.toml", "--out must be a new file"),
-        ("schema semicolons.csv --out new.toml", "got a header with ';' in it; name that with --separator"),
+        ("schema semicolons.csv --out new.toml", "got a header with ';' in it; dpbnn schema takes --separator"),
         ("schema data.csv --out new.toml --separator x", "--separator must be one of"),
         ("schema empty.csv --out new.toml", "empty.csv must hold a table, got a file that is empty"),
-        ("fit ragged.csv --schema schema.toml --out m --epsilon 1", "every row must have 3 columns, got one with 2"),
+        ("fit ragged.csv --schema schema.toml --out m --epsilon 1", "must have 3 columns, got one with 2 (line 3)"),
         ("fit latin.csv --schema schema.toml --out m --epsilon 1", "it is not in UTF-8; save it as such"),
         ("fit quoted.csv --schema schema.toml --out m --epsilon 1", "each row on a line of its own, got 3 rows on 5"),
+        ("fit . --schema schema.toml --out m --epsilon 1", "must be a CSV or Parquet file, got a folder"),
+        (f"{FIT} --out m --epsilon 1 --batch-size 3000", "batch_size must be at most the number of rows (2000)"),
         ("fit few.csv --schema numbers.toml --out m --epsilon 1", "low and high in the schema for 'age'"),
     ],
 )
@@ -189,9 +191,9 @@ def test_bad_input_is_one_line_and_exit_code_2_and_leaves_nothing(folder, capsys
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("age\n1\n", "must have the column 'city'"),
+        ("age\n1\n", "must have the column 'city', got 'age'"),
         ("age,city\n1,Paris\n", "row 1, column 'city': expected one of the schema's values"),
-        ("age,city\nold,Rome\n", "row 1, column 'age': expected a number"),
+        ("age,city\nold,Rome\n", "row 1, column 'age': expected a number such as"),
         ("age,city,label\n1,Rome,x\n", "must not have a column 'label' already"),
     ],
 )
@@ -233,6 +235,10 @@ def test_columns_may_be_parted_by_semicolons(folder, capsys):
     assert run(capsys, "predict", "model", "data.csv")[0] == 0
     written = (folder / "predictions.csv").read_text().splitlines()
     assert written[0].count(";") == 3 + 6
+    (folder / "commas.csv").write_text("city,age\nRome,3\n")
+    assert run(capsys, "predict", "model", "commas.csv", "--out", "others.csv")[0] == 0, (
+        "new rows may be saved otherwise"
+    )
 
 
 def test_new_rows_without_a_header_need_no_target(folder, capsys):
@@ -256,6 +262,10 @@ def test_rows_are_numbered_as_in_the_file_also_where_some_were_dropped(folder, c
     code, printed = fit(capsys)
     assert code == 2
     assert "row 2001, column 'city'" in printed.err
+    with (folder / "data.csv").open("a") as file:
+        file.write(",30,Rome,no\n")
+    code, printed = fit(capsys)
+    assert "row 2002, column 'id': expected the name of a person" in printed.err
 
 
 def test_one_unfinished_run_is_worked_on_by_one_process(folder, capsys):

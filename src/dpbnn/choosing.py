@@ -36,6 +36,8 @@ LEAST_NOISE = 3.0
 LEAST_BATCH = 512
 DROPOUT = 0.05
 PRIOR_SCALE = 1.0
+FEWEST_PER_COLUMN = 3.0
+"""Rows times mu below which little can be learned."""
 ROWS_FOR_A_QUANTILE = 200.0
 """Rows times epsilon that find one to about one row in a hundred."""
 LARGEST_NOISE_SHARE = 0.2
@@ -84,7 +86,8 @@ class Facts:
 class Chosen:
     """A way to train, and why; `plan` has the noise that keeps the budget.
 
-    For numbers, `noise_epsilon` of it buys the noise level of the targets: a quantile of what the network leaves over.
+    `caution` says where little can be expected. For numbers, `noise_epsilon` of the budget buys the noise level of the
+    targets: a quantile of what the network leaves over.
     """
 
     method: str
@@ -95,6 +98,7 @@ class Chosen:
     prior_scale: float
     plan: PrivacyPlan
     noise_epsilon: float | None
+    caution: str = ""
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -124,14 +128,16 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Chosen:
     hidden = tuple(_validate.whole_number("hidden", width) for width in hidden)
     time, why = _time(facts, strength)
     steps = _steps(facts, known, pick, time)
-    batch_size = pick("batch_size", _batch_size(facts, mu, steps), f"keeps the noise multiplier near {LEAST_NOISE:g}")
+    batch_size = pick("batch_size", *_batch_size(facts, mu, steps))
+    if batch_size > facts.rows:
+        _validate.refuse("batch_size", f"at most the number of rows ({facts.rows})", batch_size)
     clip_norm = pick("clip_norm", _clip_norm(facts), f"near the largest gradient of a row of {facts.columns} columns")
     noise_epsilon = _noise_epsilon(facts) if facts.is_regression else None
     plan = PrivacyPlan.for_budget(
         epsilon=facts.epsilon,
         delta=facts.delta,
         dataset_size=facts.rows,
-        batch_size=min(batch_size, facts.rows),
+        batch_size=batch_size,
         steps=steps,
         clip_norm=clip_norm,
         max_records_per_person=facts.max_records_per_person,
@@ -148,7 +154,17 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Chosen:
         prior_scale=pick("prior_scale", PRIOR_SCALE, "weak, for columns scaled to -1 to 1"),
         plan=plan,
         noise_epsilon=noise_epsilon,
+        caution=_caution(facts, strength),
         reasons=reasons,
+    )
+
+
+def _caution(facts: Facts, strength: float) -> str:
+    if strength >= FEWEST_PER_COLUMN * (facts.columns + 1):
+        return ""
+    return (
+        f"{facts.rows} rows at epsilon {facts.epsilon:g} teach little about {facts.columns} columns: predictions may "
+        "be no better than a constant. More rows, a larger epsilon or fewer columns would help."
     )
 
 
@@ -172,13 +188,17 @@ def _steps(facts: Facts, known: Mapping[str, Any], pick: Any, time: float) -> in
     if "epochs" not in known:
         return int(pick("steps", chosen, "enough for the rate that they allow"))
     epochs = _validate.positive("epochs", known["epochs"])
-    size = known.get("batch_size") or _batch_size(facts, _mu(facts), chosen)
+    size = known.get("batch_size") or _batch_size(facts, _mu(facts), chosen)[0]
     return max(1, round(epochs * facts.rows / min(size, facts.rows)))
 
 
-def _batch_size(facts: Facts, mu: float, steps: int) -> int:
-    rate = LEAST_NOISE * mu / math.sqrt(steps)
-    return min(facts.rows, max(LEAST_BATCH, math.ceil(rate * facts.rows)))
+def _batch_size(facts: Facts, mu: float, steps: int) -> tuple[int, str]:
+    enough = math.ceil(LEAST_NOISE * mu / math.sqrt(steps) * facts.rows)
+    if enough >= facts.rows:
+        return facts.rows, "all rows, as the budget is large"
+    if enough > LEAST_BATCH:
+        return enough, f"keeps the noise multiplier near {LEAST_NOISE:g}"
+    return min(facts.rows, LEAST_BATCH), f"all rows, or {LEAST_BATCH}: smaller ones gain nothing here"
 
 
 def _clip_norm(facts: Facts) -> float:

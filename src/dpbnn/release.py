@@ -7,6 +7,7 @@ shapes.
 
 import json
 import os
+import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -131,6 +132,7 @@ class Release:
             tensors = {name: values.detach().cpu().contiguous() for name, values in self.posterior.tensors().items()}
             save_file(tensors, fresh / "posterior.safetensors")
             (fresh / "release.json").write_text(json.dumps(self._description(), indent=2, allow_nan=False))
+            shutil.copymode(fresh / "release.json", fresh / "posterior.safetensors")  # which is written for its owner
             if target.exists():
                 target.replace(Path(scratch) / "old")
             fresh.replace(target)

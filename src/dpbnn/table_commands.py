@@ -109,10 +109,12 @@ def fit(
     guarantee = model.release.guarantee
     if as_json:
         settings = {name: {"value": value, "reason": reason} for name, value, reason in settings_of(chosen)}
-        printed = {"out": out, "settings": settings, "bought_bounds": model.bought_bounds}
+        printed = {"out": out, "settings": settings, "bought_bounds": model.bought_bounds, "notes": model.notes}
         typer.echo(json.dumps(printed | {"guarantee": json.loads(guarantee.to_json())}, indent=2))
     elif not quiet:
         _echo_settings(settings_of(chosen), model.bought_bounds)
+        for text in model.notes:
+            typer.echo(f"Note: {text}")
         typer.echo(f"{guarantee}\n\n{out} holds the model. dpbnn predict {out} NEW.csv predicts with it.")
 
 

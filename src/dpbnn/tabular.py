@@ -55,6 +55,8 @@ def train(
 
     What is so with all settings that suit a private table is not said at every fit; it is in the release's settings.
     """
+    if chosen.caution:
+        warnings.warn(chosen.caution, DpbnnWarning, stacklevel=3)
     with warnings.catch_warnings():
         for text in EXPECTED:
             warnings.filterwarnings("ignore", text, DpbnnWarning)

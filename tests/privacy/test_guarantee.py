@@ -178,3 +178,19 @@ def test_figures_that_are_not_the_plans_are_refused(field, value):
     values[field] = value
     with pytest.raises(DpbnnError, match=f"{field} of a guarantee"):
         PrivacyGuarantee.from_json(json.dumps(values))
+
+
+def test_a_guarantee_comes_back_where_only_one_accountant_can_replace_a_person():
+    plan = PrivacyPlan(
+        dataset_size=1809,
+        batch_size=873,
+        steps=331,
+        clip_norm=3.18,
+        noise_multiplier=4.38,
+        delta=1e-5,
+        max_records_per_person=2,
+    )
+    guarantee = PrivacyGuarantee.for_plan(plan)
+    assert guarantee.accountant == "pld"
+    assert plan.epsilon("pld", adjacency="replace_one") == math.inf > guarantee.epsilon_replace_one
+    assert PrivacyGuarantee.from_json(guarantee.to_json()) == guarantee

@@ -121,7 +121,7 @@ def test_bounds_come_from_the_user_or_are_paid_for(kind, request, monkeypatch):
     paid = models[0].guarantee_.plan.pure_epsilons
     assert list(paid) * 2 == asked, "every quantile is in the plan"
     assert models[0].guarantee_.epsilon <= 3.0
-    assert f"{len(paid)} releases without delta" in str(models[0].guarantee_)
+    assert f"{len(paid)} releases without delta (bounds, noise levels)" in str(models[0].guarantee_)
     public = make(epsilon=3.0, bounds=(0, 10), **({} if kind == "classes" else {"target_bounds": (50, 350)}))
     left = len(public.fit(X, y).guarantee_.plan.pure_epsilons)
     assert left == (kind == "numbers"), "the noise level of targets is always bought"
@@ -131,7 +131,8 @@ def test_with_too_few_rows_bounds_are_refused_and_never_taken_from_the_data(clas
     X, y = classes
     with pytest.raises(dpbnn.DpbnnError, match="bounds must be given for so few rows"):
         DPBayesClassifier(epsilon=0.1).fit(X[:40], y[:40])
-    DPBayesClassifier(epsilon=0.1, bounds=(0, 10)).fit(X[:40], y[:40])
+    with pytest.warns(dpbnn.DpbnnWarning, match="40 rows at epsilon 0.1 teach little"):
+        DPBayesClassifier(epsilon=0.1, bounds=(0, 10)).fit(X[:40], y[:40])
 
 
 def test_labels_are_public_or_said_to_be(classes):
@@ -213,6 +214,17 @@ def test_a_budget_is_charged_once_for_bounds_and_training_before_either(classes,
         DPBayesClassifier(epsilon=0.8).fit(*classes)
         assert budget.spent()[0] == pytest.approx(0.8, rel=1e-3)
     assert looked
+
+
+def test_other_processes_do_not_pass_a_budget_by(classes):
+    model = DPBayesClassifier(bounds=(0, 10), epochs=1)
+    with dpbnn.BudgetAccountant(epsilon=1.5, delta=1e-4):
+        sent = pickle.loads(pickle.dumps(model))
+    assert "_budget_in" not in vars(pickle.loads(pickle.dumps(model))), "outside of it nothing is noted"
+    sent._budget_in += 1
+    with pytest.raises(dpbnn.BudgetError, match="n_jobs=1"):
+        sent.fit(*classes)
+    clone(sent).fit(*classes)
 
 
 def test_they_work_in_a_pipeline(classes):

@@ -87,7 +87,7 @@ def test_a_file_without_header_takes_the_schemas_names(tmp_path):
 
 
 def test_missing_columns_and_files_are_named(tmp_path):
-    with pytest.raises(DpbnnError, match="must have the column 'job', got 3 others"):
+    with pytest.raises(DpbnnError, match="must have the column 'job', got 'age', 'gain', 'y'"):
         table_of(tmp_path, "age,gain,y\n1,2,no\n")
     with pytest.raises(DpbnnError, match="no such file"):
         read_table(tmp_path / "none.csv", ["a"])

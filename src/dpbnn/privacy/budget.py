@@ -30,7 +30,7 @@ from dpbnn.privacy.accountants.rdp import divergences, pure_divergences
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.types import DpbnnError
 
-__all__ = ["BudgetAccountant", "BudgetError", "Together", "composed_epsilon", "spending"]
+__all__ = ["BudgetAccountant", "BudgetError", "Together", "composed_epsilon", "is_open", "spending"]
 
 COMPOSITIONS = ("basic", "rdp")
 ORDERS = tuple(1 + 2 ** (k / 4) for k in range(-12, 40))
@@ -74,7 +74,8 @@ class Together:
 class BudgetAccountant:
     """A budget for everything that is fitted inside of it, in all threads of this process, all on the same people.
 
-    Other processes know nothing of it: fit with ``n_jobs=1``, or charge what they do.
+    Other processes know nothing of it. The estimators refuse to be fitted in one (``n_jobs``); what else they do has to
+    be charged by hand.
 
     Args:
         epsilon: of all fits together.
@@ -171,6 +172,11 @@ def composed_epsilon(plans: Sequence[PrivacyPlan], delta: float) -> float:
     by_plan = [divergences(_as_charge(plan), ORDERS) for plan in plans]
     totals = [math.fsum(own) for own in zip(*by_plan, strict=True)]
     return min(_epsilon(order, total, delta) for order, total in zip(ORDERS, totals, strict=True))
+
+
+def is_open() -> bool:
+    """Whether a budget pays for fits in this process."""
+    return bool(_open)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """What the classifier and the regressor share."""
 
+import os
 import sys
 import warnings
 import weakref
@@ -16,7 +17,7 @@ from dpbnn import _validate
 from dpbnn.choosing import METHODS, Chosen, Facts, choose
 from dpbnn.prediction import Prediction
 from dpbnn.privacy.bounds import Bounds, Purchase, purchase
-from dpbnn.privacy.budget import spending
+from dpbnn.privacy.budget import BudgetError, is_open, spending
 from dpbnn.privacy.contributions import kept_rows
 from dpbnn.tabular import train
 from dpbnn.types import DpbnnError, DpbnnWarning
@@ -80,7 +81,9 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def __getstate__(self) -> Any:
-        return {name: value for name, value in super().__getstate__().items() if name != "_fitted_on"}
+        """Without references to records; with where its budget is, if it is sent to another process to be fitted."""
+        own = {name: value for name, value in super().__getstate__().items() if name != "_fitted_on"}
+        return own | {"_budget_in": os.getpid()} if is_open() else own
 
     def _is_repeated(self, *data: Any) -> bool:
         """Whether this very fit, of the same arrays with the same settings, was the last one: nothing is spent twice.
@@ -156,8 +159,12 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """All that sees records happens here, within the budget; `scaled` buys bounds and keeps to them."""
         _warn_of_searches()
+        if getattr(self, "_budget_in", os.getpid()) != os.getpid():
+            raise BudgetError("A fit in another process must not pass a BudgetAccountant by; pass n_jobs=1, or clone.")
         seed = None if self.random_state is None else self._seed()
         how: Any = {"seed": seed, "checkpoint": self.checkpoint, "progress": self.verbose}
+        if self.dataset_size is None:
+            assumptions = [*assumptions, "the number of rows is public: it was taken from the data"]
         with spending(terms.chosen.plan):
             self.release_ = train(*scaled(), terms.facts, terms.chosen, assumptions, **how)
         self.settings_, self.guarantee_ = terms.chosen, self.release_.guarantee

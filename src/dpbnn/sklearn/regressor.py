@@ -100,9 +100,9 @@ class DPBayesRegressor(RegressorMixin, DPBayesEstimator):  # type: ignore[misc]
         return mean, (found.aleatoric_variance + found.epistemic_variance).double().sqrt().numpy()[:, 0]
 
     def predict_interval(self, X: Any, level: float = 0.95) -> np.ndarray:
-        """``[rows, 2]``: between which a new target lies with probability `level`."""
-        low, high = self._numbers(X).interval(level)
-        return np.stack([low.double().numpy()[:, 0], high.double().numpy()[:, 0]], axis=1)
+        """``[rows, 2]``: between which a new target lies with probability `level`, within public bounds."""
+        pair = np.stack([side.double().numpy()[:, 0] for side in self._numbers(X).interval(level)], axis=1)
+        return pair if self.target_bounds is None else np.clip(pair, self.target_bounds_.low, self.target_bounds_.high)
 
     def sample(self, X: Any, num_draws: int = 10) -> np.ndarray:
         """``[rows, draws]``: targets as they might come, each column by another draw of the weights."""

@@ -21,6 +21,8 @@ from dpbnn.types import DpbnnError
 __all__ = ["Encoded", "Encoding"]
 
 DECADES = 1000.0
+OF_MISSING = "leave the row out, or for a column that is no target put may_be_missing = true into the schema"
+OF_OTHERS = "leave the row out, add it there, or for a column that is no target put other = true into the schema"
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def numbers(name: str, column: Number, table: Table, missing: tuple[str, ...]) -
             values = compute.cast(filled, arrow.float64()).to_numpy(zero_copy_only=False)
         except arrow.ArrowInvalid:
             row = next(place for place, item in enumerate(filled) if not _is_number(item))
-            _refuse(table, name, row, "a number")
+            _refuse(table, name, row, "a number such as 45.5, got something else")
     else:
         try:
             values = compute.cast(own, arrow.float64(), safe=False).to_numpy(zero_copy_only=False)
@@ -123,7 +125,7 @@ def numbers(name: str, column: Number, table: Table, missing: tuple[str, ...]) -
             raise DpbnnError(f"{table.path}: column {name!r} must hold numbers, got {own.type}.") from None
         is_missing = np.isnan(values)
     if is_missing.any() and not column.may_be_missing:
-        _refuse(table, name, _first(is_missing), "a number, got a missing value; the schema may allow it")
+        _refuse(table, name, _first(is_missing), f"a number, got a missing value; {OF_MISSING}")
     if not np.isfinite(values[~is_missing]).all():
         _refuse(table, name, _first(~np.isfinite(values) & ~is_missing), "a finite number")
     return np.where(is_missing, 0.0, values), is_missing
@@ -147,9 +149,9 @@ def _places(name: str, column: Category, table: Table, missing: tuple[str, ...])
     places = np.where(unknown, 0, places).astype(np.int64)
     others = unknown & ~is_missing
     if is_missing.any() and not column.may_be_missing:
-        _refuse(table, name, _first(is_missing), "a category, got a missing value; the schema may allow it")
+        _refuse(table, name, _first(is_missing), f"a category, got a missing value; {OF_MISSING}")
     if others.any() and not column.other:
-        _refuse(table, name, _first(others), "one of the schema's values, got another; the schema may allow others")
+        _refuse(table, name, _first(others), f"one of the schema's values, got another; {OF_OTHERS}")
     places[others] = len(column.values)
     places[is_missing] = len(column.values) + column.other
     return places

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -31,13 +32,14 @@ from dpbnn.privacy.budget import spending
 from dpbnn.privacy.contributions import kept_rows
 from dpbnn.release import Release, load
 from dpbnn.tables.encoding import Encoding, numbers
-from dpbnn.tables.reading import Table, column_names, is_parquet, number_of_columns, read_table
+from dpbnn.tables.reading import Table, column_names, is_parquet, number_of_columns, read_table, separator_of
 from dpbnn.tables.schema import Category, Number, Schema, as_values, parse_schema
 from dpbnn.tabular import in_units, kept_in, train
 from dpbnn.types import DpbnnError
 
 __all__ = ["Order", "TableModel", "fit_table", "load_table_model", "settings_of", "shown"]
 
+LINE = 100
 BOUNDS_SHARE = 0.5
 """What bought bounds would cost by themselves, of epsilon."""
 
@@ -103,6 +105,11 @@ class TableModel:
         return y
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What training found that whoever uses the model should know."""
+        return tuple(self.release.settings.get("warnings", ()))
+
+    @property
     def bought_bounds(self) -> dict[str, tuple[Any, Any]]:
         """Ranges that the schema did not have."""
         known = ((name, self.encoding.schema.columns[name]) for name in self.bought)
@@ -113,6 +120,11 @@ class TableModel:
         """Of the target, or none."""
         target = self.encoding.schema.columns[self.encoding.schema.target]
         return target.values if isinstance(target, Category) else ()
+
+    @property
+    def public_range(self) -> tuple[float, float]:
+        """Beyond which no target can lie; a range that was bought is none."""
+        return (-np.inf, np.inf) if self.encoding.schema.target in self.bought else self._range
 
     @property
     def _range(self) -> tuple[float, float]:
@@ -130,8 +142,11 @@ class TableModel:
 
     def whole(self, path: str | Path) -> Table:
         """All columns of a file, also those that the model does not know."""
-        names, separator = self._names_in(path), self.encoding.schema.separator
-        return read_table(path, names or column_names(path, separator), names, separator)
+        names, schema = self._names_in(path), self.encoding.schema
+        if names is not None:
+            return read_table(path, names, names, schema.separator)
+        separator = separator_of(path, list(schema.features), schema.separator)
+        return read_table(path, column_names(path, separator), None, separator)
 
     def _names_in(self, path: str | Path) -> tuple[str, ...] | None:
         """Of a file without a header: all, or all but the target, which new rows need not have."""
@@ -178,7 +193,9 @@ def _alone(order: Order) -> Iterator[None]:
 
 def _train(order: Order, table: Table, facts: Facts, chosen: Chosen, bought: Purchase | None, schema_text: str) -> None:
     encoding = Encoding(order.schema)
-    assumptions = [] if order.schema.rows else ["the number of rows is public: it was taken from the file"]
+    assumptions = (
+        [] if order.schema.rows else ["the number of rows that are used is public: it was counted in the file"]
+    )
     with spending(chosen.plan):
         encoding = _bounded(order, encoding, table, bought)
         encoded = encoding.encoded(table, with_target=True)
@@ -259,6 +276,12 @@ def _rows_of(order: Order) -> Table:
     named = table.columns[schema.person].to_pylist()
     known = [own.strip() if isinstance(own, str) else own for own in named]
     people = [None if own in schema.missing else own for own in known]
+    if None in people:
+        row = table.number_of(people.index(None))
+        raise DpbnnError(
+            f"{table.path}, row {row}, column {schema.person!r}: expected the name of a person, got a missing value; "
+            "leave the row out."
+        )
     return table.taken(kept_rows(people, schema.rows_per_person))
 
 
@@ -340,15 +363,19 @@ def _write(order: Order, model: TableModel, chosen: Chosen, schema_text: str) ->
         values = {"schema": as_values(model.encoding.schema), "bought": model.bought}
         (fresh / "table.json").write_text(json.dumps(values, indent=1))
         (fresh / "schema.toml").write_text(schema_text)
-        (fresh / "guarantee.txt").write_text(f"{model.release.guarantee}\n")
-        (fresh / "log.txt").write_text(_log(chosen))
+        (fresh / "guarantee.txt").write_text(f"{fill(str(model.release.guarantee), LINE)}\n")
+        (fresh / "log.txt").write_text(_log(model, chosen))
         fresh.replace(_finished(order))
     except OSError as error:
         raise DpbnnError(f"The release cannot be written to {fresh}: {error}; --resume tries again.") from error
 
 
-def _log(chosen: Chosen) -> str:
-    return "".join(f"{name}: {shown(value)}  ({reason})\n" for name, value, reason in settings_of(chosen))
+def _log(model: TableModel, chosen: Chosen) -> str:
+    settings = [f"{name}: {shown(value)}  ({reason})" for name, value, reason in settings_of(chosen)]
+    bounds = [
+        f"range of {name}: {low:.6g} to {high:.6g}  (bought)" for name, (low, high) in model.bought_bounds.items()
+    ]
+    return "\n".join([*settings, *bounds, *(f"note: {text}" for text in model.notes)]) + "\n"
 
 
 def settings_of(chosen: Chosen) -> list[tuple[str, Any, str]]:

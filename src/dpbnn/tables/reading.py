@@ -15,10 +15,12 @@ import numpy as np
 
 from dpbnn.types import DpbnnError
 
-__all__ = ["SEPARATORS", "Table", "column_names", "is_parquet", "number_of_columns", "read_table"]
+__all__ = ["SEPARATORS", "Table", "column_names", "is_parquet", "number_of_columns", "read_table", "separator_of"]
 
 PARQUET = (".parquet", ".pq")
 SEPARATORS = (",", ";", "\t", "|")
+MOST_NAMES = 20
+"""Of a header that a message shows."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,8 @@ def column_names(path: str | Path, separator: str = ",") -> list[str]:
     other = next((own for own in SEPARATORS if own != separator and own in names[0]), None)
     if len(names) == 1 and other is not None:
         raise DpbnnError(
-            f"{file} must have columns parted by {separator!r}, got a header with {other!r} in it; name that with "
-            f"--separator, or in the schema: separator = {other!r}."
+            f"{file} must have columns parted by {separator!r}, got a header with {other!r} in it; dpbnn schema takes "
+            f"--separator {other!r}."
         )
     if not names or len(set(names)) < len(names) or "" in names:
         raise DpbnnError(
@@ -104,17 +106,20 @@ def read_table(
 ) -> Table:
     """The `wanted` columns of a file; `names` are those of all of its columns, where it has no header."""
     file = _existing(path)
+    if names is None:
+        separator = separator_of(file, wanted, separator)
     found = list(names) if names is not None and not is_parquet(file) else column_names(file, separator)
     lacking = [name for name in wanted if name not in found]
     if lacking:
-        raise DpbnnError(f"{file} must have the column {lacking[0]!r}, got {len(found)} others.")
+        shown = ", ".join(map(repr, found[:MOST_NAMES])) + ", ..." * (len(found) > MOST_NAMES)
+        raise DpbnnError(f"{file} must have the column {lacking[0]!r}, got {shown}.")
     try:
         if is_parquet(file):
             table = _arrow("parquet").read_table(file, columns=list(wanted))
         else:
             table = _csv(file, wanted, found, names is not None, separator)
     except (OSError, ValueError) as error:  # Arrow's errors are such
-        raise DpbnnError(f"{file} cannot be read as a table: {_reason(error)}.") from error
+        raise DpbnnError(f"{file} cannot be read as a table: {_reason(error, file, separator)}.") from None
     if not is_parquet(file):
         _check_lines(file, table.num_rows + (names is None))
     columns = {name: table.column(name).combine_chunks() for name in wanted}
@@ -130,6 +135,15 @@ def _check_lines(file: Path, expected: int) -> None:
             f"{file} must have each row on a line of its own, got {expected} rows on {found} lines: a quote is not "
             "closed, or a value holds a line break. Clean such values, or save the table as Parquet."
         )
+
+
+def separator_of(path: str | Path, wanted: Sequence[str], usual: str) -> str:
+    """The one with which a header names all that is wanted: a file may be saved otherwise than the one trained on."""
+    file = _existing(path)
+    for separator in () if is_parquet(file) else (usual, *SEPARATORS):
+        if set(wanted) <= {name.strip() for name in _first_line(file, separator)}:
+            return separator
+    return usual
 
 
 def _csv(file: Path, wanted: Sequence[str], names: list[str], without_header: bool, separator: str) -> Any:
@@ -148,7 +162,8 @@ def _csv(file: Path, wanted: Sequence[str], names: list[str], without_header: bo
 def _existing(path: str | Path) -> Path:
     file = Path(path)
     if not file.is_file():
-        raise DpbnnError(f"{file} must be a CSV or Parquet file, got no such file.")
+        found = "a folder" if file.is_dir() else "no such file"
+        raise DpbnnError(f"{file} must be a CSV or Parquet file, got {found}.")
     return file
 
 
@@ -159,16 +174,18 @@ def _arrow(part: str) -> Any:
         raise DpbnnError("Tables need pyarrow, which is not installed: pip install 'dpbnn[tables]'.") from error
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, file: Path, separator: str) -> str:
     """Arrow quotes rows in its messages; here are the facts in them that are no values."""
     text = str(error)
     if "UTF8" in text or "UTF-8" in text:
         return "it is not in UTF-8; save it as such"
     if counts := re.search(r"Expected (\d+) columns, got (\d+)", text):
-        return f"every row must have {counts[1]} columns, got one with {counts[2]}{_where(text)}"
+        line = _first_line_without(int(counts[1]), file, separator)
+        return f"every row must have {counts[1]} columns, got one with {counts[2]}{line}"
     return text.splitlines()[0].split(":")[0] if text else type(error).__name__
 
 
-def _where(text: str) -> str:
-    row = re.search(r"Row #(\d+)", text)
-    return f" (line {row[1]})" if row else ""
+def _first_line_without(columns: int, file: Path, separator: str) -> str:
+    with file.open(encoding="utf-8", errors="replace", newline="") as lines:
+        rows = csv.reader(lines, delimiter=separator)
+        return next((f" (line {rows.line_num})" for row in rows if row and len(row) != columns), "")

@@ -39,7 +39,7 @@ def predicted_columns(model: TableModel, prediction: Prediction, level: float) -
     aleatoric, epistemic = (
         own.double().numpy()[:, 0] for own in (prediction.aleatoric_variance, prediction.epistemic_variance)
     )
-    low, high = (side.double().numpy()[:, 0] for side in prediction.interval(level))
+    low, high = (np.clip(side.double().numpy()[:, 0], *model.public_range) for side in prediction.interval(level))
     percent = f"{100 * level:g}"
     return {
         "mean": prediction.mean.double().numpy()[:, 0],

@@ -142,13 +142,17 @@ def parse_schema(values: Mapping[str, Any], where: str) -> Schema:
 def _column(where: str, given: Any) -> Column | None:
     if not isinstance(given, Mapping):
         _validate.refuse(where, 'described as a table with type = "number", "category" or "ignore"', given)
-    kind = _validate.one_of(f"{where}: type", given.get("type"), TYPES)
+    if given.get("type", "") == "":
+        raise DpbnnError(f'{where}: type must be filled in: "number", "category" or "ignore".')
+    kind = _validate.one_of(f"{where}: type", given["type"], TYPES)
     if kind == "ignore":
         return None
     may_be_missing = _flag(f"{where}: may_be_missing", given.get("may_be_missing", False))
     if kind == "category":
         _known(where, given, OF_CATEGORIES)
-        values = _texts(f"{where}: values", given.get("values"))
+        if "values" not in given:
+            raise DpbnnError(f'{where}: values must name all that there can be, got none; values = ["a", "b"].')
+        values = _texts(f"{where}: values", given["values"])
         if len(values) < 2 or len(set(values)) < len(values):
             raise DpbnnError(f"{where}: values must be at least two different texts, got {list(values)}.")
         return Category(values, _flag(f"{where}: other", given.get("other", False)), may_be_missing)
@@ -158,7 +162,9 @@ def _column(where: str, given: Any) -> Column | None:
         if scale == "log":
             raise DpbnnError(f'{where}: scale = "log" must have a public low and high.')
         return Number(may_be_missing=may_be_missing)
-    low, high = (_validate.finite(f"{where}: {side}", given.get(side)) for side in ("low", "high"))
+    if "low" not in given or "high" not in given:
+        raise DpbnnError(f"{where}: low and high must both be given, or none to have them bought, got one.")
+    low, high = (_validate.finite(f"{where}: {side}", given[side]) for side in ("low", "high"))
     if not low < high:
         raise DpbnnError(f"{where}: low must be below high, got {low:g} and {high:g}; fill in the public range.")
     return Number(low, high, scale, may_be_missing)
@@ -193,7 +199,7 @@ def as_values(schema: Schema) -> dict[str, Any]:
 
 def _texts(where: str, given: Any) -> tuple[str, ...]:
     if not isinstance(given, list) or not all(isinstance(own, str) for own in given):
-        _validate.refuse(where, "a list of texts", given)
+        _validate.refuse(where, "a list of texts in quotes", given)
     return tuple(given)
 
 
