@@ -110,6 +110,39 @@ def plan(
 
 
 @app.command()
+def audit(
+    release: Annotated[str, typer.Argument(help="A saved release; without one, settings as in the paper.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer models and observations: under a minute.")] = False,
+    confidence: Annotated[float, typer.Option(help="Of the lower bounds.")] = 0.95,
+    plot: Annotated[str, typer.Option(help="A picture to write, such as audit.png.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Attack what is claimed, with records of our own: canaries, batches counted, runs guessed from their release.
+
+    No private data is read. Exit code 1 says that something speaks against the claim.
+    """
+    from dpbnn import _validate
+    from dpbnn.audit import audit_plan
+    from dpbnn.privacy.plan import PrivacyPlan
+    from dpbnn.release import plan_of
+    from dpbnn.types import DpbnnError
+
+    level = _validate.fraction("--confidence", confidence)
+    paper = {"dataset_size": 60_000, "batch_size": 256, "steps": 3515, "clip_norm": 1.5, "noise_multiplier": 1.3}
+    plan = plan_of(release) if release else PrivacyPlan(**paper, delta=1e-5)  # type: ignore[arg-type]
+    if not plan.is_private:
+        raise DpbnnError(f"{release} must claim privacy to be audited, got a run without any.")
+    found = audit_plan(plan, quick=quick, confidence=level)
+    if plot:
+        try:
+            found.draw(plot)
+        except (OSError, ValueError, ModuleNotFoundError) as error:
+            raise DpbnnError(f"--plot cannot be written: {plot} ({error}).") from error
+    typer.echo(found.to_json() if as_json else str(found))
+    raise typer.Exit(1 if found.alarms else 0)
+
+
+@app.command()
 def demo(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False) -> None:
     """Train a small private model on data that ships with scikit-learn, and read its guarantee."""
     from dpbnn.demo import as_text, run_demo

@@ -37,7 +37,7 @@ from dpbnn.release import Release
 from dpbnn.stepping import EagerSteps, RecordedSteps, Steps, Work, why_not_recorded
 from dpbnn.types import DpbnnWarning
 
-__all__ = ["Position", "Run", "fit", "own_draws", "prepared"]
+__all__ = ["Position", "Run", "fit", "own_draws", "prepared", "steps_from"]
 
 LARGEST_WEIGHT = 1e6
 
@@ -174,7 +174,7 @@ class Run:
 
     def steps(self, position: Position, folder: Checkpoint | None) -> Iterator[Position]:
         """Take the remaining steps, one at a time."""
-        steps = _steps_from(position)
+        steps = steps_from(position)
         while position.step < self.work.plan.steps:
             step, ledger, state = position.step, position.ledger, position.state
             if folder is None:
@@ -186,7 +186,7 @@ class Run:
                 if ledger.has_charged(step) and not ledger.holds(step, mark):
                     # Not what was released before the interruption: drop it, and draw everything afresh from here on.
                     position = _with_fresh_key(position, folder)
-                    steps = _steps_from(position)
+                    steps = steps_from(position)
                     noisy = steps.release(state, step)
                     mark = fingerprint(noisy)
                 if not ledger.holds(step, mark) and ledger.can_afford(step):
@@ -224,7 +224,7 @@ class Run:
         return Position(work, state, Ledger(work.plan, folder.charges()), saved.digests, step=saved.step)
 
 
-def _steps_from(position: Position) -> Steps:
+def steps_from(position: Position) -> Steps:
     """Recorded on a CUDA device, where the model and the method can be; one by one elsewhere."""
     reason = why_not_recorded(position.work, position.state, position.step)
     if reason is None:

@@ -1,0 +1,151 @@
+"""From what an attack saw to a lower bound on epsilon that is wrong with at most a stated probability.
+
+Two facts are used. A mechanism that is (epsilon, delta)-private confuses every attacker at least so much, so that an
+attacker's success bounds epsilon from below. And a Gaussian mechanism is known up to one number, its noise in units of
+how far a record moves the output, so that a bound on that number bounds epsilon of a whole run.
+
+    noise_multiplier_bounds    of the scores of canaries that were in, and of those that were out
+    epsilon_of_noise           of a run with that noise: by optimistic privacy loss distributions
+    epsilon_by_counts          Clopper-Pearson bounds on how often a threshold is right: no shape is assumed
+    epsilon_of_guesses         of one run with many canaries (Steinke, Nasr and Jagielski 2023)
+"""
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+
+import numpy as np
+
+__all__ = [
+    "clopper_pearson",
+    "epsilon_by_counts",
+    "epsilon_of_guesses",
+    "epsilon_of_noise",
+    "noise_multiplier_bounds",
+    "probability_of_guesses",
+    "spread_bounds",
+]
+
+LARGEST_EPSILON = 50.0
+GRIDS, WORTHWHILE = (1e-3, 1e-4, 1e-5), 0.02
+
+
+def noise_multiplier_bounds(inside: np.ndarray, outside: np.ndarray, confidence: float) -> tuple[float, float]:
+    """Of a Gaussian mechanism, from scores of canaries that were in and of others that were not.
+
+    The noise is their standard deviation (chi-squared), how far a canary moves them the difference of their means
+    (normal). Each side of each is wrong with a quarter of ``1 - confidence``.
+
+    Guarantees:
+        the true one is outside with a probability of at most ``1 - confidence``
+    """
+    from scipy.stats import chi2, norm
+
+    wrong = (1 - confidence) / 4
+    freedom = len(inside) + len(outside) - 2
+    squares = ((inside - inside.mean()) ** 2).sum() + ((outside - outside.mean()) ** 2).sum()
+    lowest, highest = (math.sqrt(squares / chi2.ppf(share, freedom)) for share in (1 - wrong, wrong))
+    shift = float(inside.mean() - outside.mean())
+    reach = norm.isf(wrong) * highest * math.sqrt(1 / len(inside) + 1 / len(outside))
+    return lowest / (shift + reach) if shift + reach > 0 else math.inf, (
+        highest / (shift - reach) if shift > reach else math.inf
+    )
+
+
+def spread_bounds(values: np.ndarray, confidence: float) -> tuple[float, float]:
+    """Of the standard deviation of a Gaussian of mean zero; each is wrong with half of ``1 - confidence``."""
+    from scipy.stats import chi2
+
+    wrong = (1 - confidence) / 2
+    squares = float((values**2).sum())
+    return math.sqrt(squares / chi2.isf(wrong, values.size)), math.sqrt(squares / chi2.ppf(wrong, values.size))
+
+
+def epsilon_of_noise(noise_levels: Sequence[tuple[float, int]], sampling_rate: float, delta: float) -> float:
+    """Of a run whose noise multipliers, over so many steps each, are at most these: never above the true epsilon.
+
+    Losses are rounded in the run's favour on three grids, of which the finest that is affordable says most.
+    """
+    from dp_accounting.pld import privacy_loss_distribution
+
+    if any(math.isinf(noise) for noise, _ in noise_levels):
+        return 0.0
+    if sampling_rate == 1:
+        noise_levels = [(1 / math.sqrt(sum(steps / noise**2 for noise, steps in noise_levels)), 1)]
+    best = 0.0
+    for interval in GRIDS:
+        losses = [
+            privacy_loss_distribution.from_gaussian_mechanism(
+                noise,
+                sampling_prob=sampling_rate,
+                pessimistic_estimate=False,
+                value_discretization_interval=interval,
+                use_connect_dots=False,
+            ).self_compose(steps)
+            for noise, steps in noise_levels
+        ]
+        found = float(reduce(lambda first, second: first.compose(second), losses).get_epsilon_for_delta(delta))
+        is_enough = found < best * (1 + WORTHWHILE)
+        best = max(best, found)
+        if is_enough:
+            break
+    return best
+
+
+def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:
+    """Bounds on a probability; each is wrong with at most ``1 - confidence``."""
+    from scipy.stats import beta
+
+    wrong = 1 - confidence
+    low = beta.ppf(wrong, successes, trials - successes + 1) if successes > 0 else 0.0
+    high = beta.isf(wrong, successes + 1, trials - successes) if successes < trials else 1.0
+    return float(low), float(high)
+
+
+def epsilon_by_counts(inside: np.ndarray, outside: np.ndarray, delta: float, confidence: float) -> float:
+    """From a threshold that one half of the scores chooses and the other half tries, in either direction.
+
+    P(above | in) <= e^epsilon P(above | out) + delta, and likewise for what is below and exchanged.
+    """
+    (choose_in, try_in), (choose_out, try_out) = (np.array_split(own, 2) for own in (inside, outside))
+    candidates = np.quantile(np.concatenate([choose_in, choose_out]), np.linspace(0.001, 0.999, 200))
+
+    def bound(ins: np.ndarray, outs: np.ndarray, threshold: float, is_above: bool) -> float:
+        first, second = (ins > threshold, outs > threshold) if is_above else (outs <= threshold, ins <= threshold)
+        likely = clopper_pearson(int(first.sum()), len(first), (1 + confidence) / 2)[0]
+        unlikely = clopper_pearson(int(second.sum()), len(second), (1 + confidence) / 2)[1]
+        return math.log((likely - delta) / unlikely) if likely > delta else 0.0
+
+    tried = [(bound(choose_in, choose_out, own, above), own, above) for own in candidates for above in (True, False)]
+    _, threshold, is_above = max(tried)
+    return max(0.0, bound(try_in, try_out, threshold, is_above))
+
+
+def epsilon_of_guesses(right: int, guesses: int, canaries: int, delta: float, confidence: float) -> float:
+    """From one run: of `canaries`, each in or out by a coin, so many were guessed, and so many guesses were right.
+
+    Were the run (epsilon, delta)-private, as many right guesses would have at most the probability
+
+        P(B >= v) + 2 m delta max_i P(v > B >= v - i) / i        B: binomial(guesses, 1 / (1 + e^-epsilon))
+
+    The largest epsilon at which that is below ``1 - confidence`` is refuted.
+    """
+    if right <= guesses / 2:
+        return 0.0
+    low, high = 0.0, LARGEST_EPSILON
+    if probability_of_guesses(right, guesses, canaries, low, delta) > 1 - confidence:
+        return 0.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        is_refuted = probability_of_guesses(right, guesses, canaries, middle, delta) <= 1 - confidence
+        low, high = (middle, high) if is_refuted else (low, middle)
+    return low
+
+
+def probability_of_guesses(right: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
+    """The most that so many right guesses can have in a run that is (epsilon, delta)-private."""
+    from scipy.stats import binom
+
+    share = 1 / (1 + math.exp(-epsilon))
+    below = binom.pmf(np.arange(right - 1, -1, -1), guesses, share).cumsum() / np.arange(1, right + 1)
+    return float(binom.sf(right - 1, guesses, share) + 2 * canaries * delta * below.max())

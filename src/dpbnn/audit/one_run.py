@@ -1,0 +1,100 @@
+"""A whole training run with canaries in it, each by a coin: who was in is guessed from the release alone.
+
+Steinke, Nasr and Jagielski 2023: were the run (epsilon, delta)-private, guesses could not be right so often. One run is
+enough, as each canary is a coin of its own. The bound is loose by nature: a release shows far less than the steps of
+the run do, for which epsilon is accounted.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpbnn.audit.bounds import epsilon_of_guesses, probability_of_guesses
+from dpbnn.audit.checks import Check
+from dpbnn.likelihoods import Categorical, Likelihood
+from dpbnn.methods import BBP, SGD, SGLD, MCDropout, Method
+from dpbnn.networks import MLP
+from dpbnn.prediction import ClassPrediction, RealPrediction
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.release import Release
+from dpbnn.training import fit
+
+__all__ = ["OneRunAudit", "audit_method", "audit_training", "log_likelihoods"]
+
+SHARE_GUESSED = 0.2
+"""Of the canaries, those with the highest and with the lowest scores; fixed before anything is seen."""
+CANARIES, LOUDNESS = 400, 10.0
+DRAWS = 30
+
+
+@dataclass(frozen=True)
+class OneRunAudit:
+    """What an attacker made of one release.
+
+    Args:
+        canaries: each in the data by a coin.
+        guesses: how many of them were guessed.
+        right: how many guesses were.
+        claimed_epsilon: by the plan.
+        epsilon: at least this, at the confidence.
+        check: whether so many right guesses are possible at the claimed epsilon.
+    """
+
+    canaries: int
+    guesses: int
+    right: int
+    claimed_epsilon: float
+    epsilon: float
+    check: Check
+
+
+def audit_training(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    method: Method[Any],
+    plan: PrivacyPlan,
+    likelihood: Likelihood,
+    confidence: float = 0.95,
+) -> OneRunAudit:
+    """Train on canaries ``(x, y)``, each of which is in by a coin, and guess which were.
+
+    Guarantees:
+        `epsilon` is above the true one with a probability of at most ``1 - confidence``
+    """
+    inside = np.random.default_rng().random(len(x)) < 0.5
+    there = torch.from_numpy(inside)
+    release = fit(model, x[there], y[there], method=method, plan=plan, likelihood=likelihood, progress=False)
+    order = np.argsort(log_likelihoods(release, x, y), kind="stable")
+    each = max(1, round(len(x) * SHARE_GUESSED / 2))
+    right = int(inside[order[-each:]].sum() + (~inside[order[:each]]).sum())
+    epsilon = epsilon_of_guesses(right, 2 * each, len(x), plan.delta, confidence)
+    chance = probability_of_guesses(right, 2 * each, len(x), plan.epsilon(), plan.delta)
+    check = Check("canaries are guessed no better than the claimed epsilon allows", min(1.0, chance))
+    return OneRunAudit(len(x), 2 * each, right, plan.epsilon(), epsilon, check)
+
+
+def audit_method(name: str, plan: PrivacyPlan, canaries: int = CANARIES, confidence: float = 0.95) -> OneRunAudit:
+    """The same for one of the four methods, with canaries that are as loud as can be: each has an input of its own."""
+    x, y = LOUDNESS * torch.eye(canaries), torch.randint(2, (canaries,))
+    model = MLP(canaries, (32,) if name == "mc_dropout" else (), 2, "tanh", 0.1 if name == "mc_dropout" else 0.0)
+    method: Method[Any]
+    if name == "sgld":
+        method = SGLD(1.0 / plan.dataset_size)
+    else:
+        method = {"sgd": SGD, "bbp": BBP, "mc_dropout": MCDropout}[name](1.0)
+    return audit_training(model, x, y, method=method, plan=plan, likelihood=Categorical(), confidence=confidence)
+
+
+def log_likelihoods(release: Release, x: Tensor, y: Tensor) -> np.ndarray:
+    """How likely each record's target is by the release, averaged over its draws."""
+    found = release.predict(x, num_draws=DRAWS)
+    if isinstance(found, ClassPrediction):
+        return np.log(found.probabilities.double().numpy()[np.arange(len(y)), y.numpy()] + 1e-12)
+    assert isinstance(found, RealPrediction)
+    variance = (found.aleatoric_variance + found.epistemic_variance).double()
+    return -((y.double() - found.mean.double()) ** 2 / variance + variance.log()).sum(dim=1).numpy() / 2
