@@ -101,3 +101,12 @@ def test_a_claim_that_is_false_is_called_so(monkeypatch):
     assert any("less noise" in alarm for alarm in found.alarms)
     assert found.epsilon > 1.5 * found.claimed_epsilon
     assert "THE CLAIM IS IN DOUBT" in str(found)
+
+
+@pytest.mark.gpu
+def test_recorded_steps_on_a_gpu_can_be_attacked():
+    empty = torch.zeros(0, 6), torch.zeros(0, dtype=torch.long)
+    model = dpbnn.networks.MLP(6, [16], 3).cuda()
+    found = audit_mechanism(model, dpbnn.Categorical(), *empty, PLAN, observations=100_000)
+    assert found.holds, found.checks
+    assert found.epsilon > 0.8 * found.claimed_epsilon

@@ -219,7 +219,7 @@ def _clipped(run: Run, state: Any, step: int, records: int | None = None) -> Ten
     work = run.work
     work.randomness.seed_model(step, work.device)
     work.method.begin_step(state, step)
-    x, y = next(iter(work.records.batches(work.sampler, step, step + 1, 0)))
+    x, y = (own.to(work.device) for own in next(iter(work.records.batches(work.sampler, step, step + 1, 0))))
     return _flat(work.clipped(state, step, x[:records], y[:records]))
 
 
