@@ -121,6 +121,28 @@ def test_the_page_on_tables_shows_what_its_file_holds():
     assert f"accuracy of {accuracy:.3f}" in " ".join((ROOT / "README.md").read_text().split())
 
 
+def test_the_defaults_for_tables_are_near_tuned_settings_and_above_peers():
+    kept = json.loads((ROOT / "benchmarks" / "tabular.json").read_text())
+
+    def median(name, way, epsilon, figure):
+        found = [own[figure] for key, own in kept.items() if key.startswith(f"{name}, {way}, {epsilon}, ")]
+        assert len(found) == 10
+        return statistics.median(found)
+
+    for name in {key.split(",")[0] for key in kept if ", default, " in key}:
+        for epsilon in (1, 3):
+            losses = [median(name, way, epsilon, "negative_log_likelihood") for way in ("default", "tuned")]
+            is_near = losses[0] - losses[1] <= 0.1 * abs(losses[1])
+            if name in ("adult", "german", "pima"):
+                ours, tuned = (median(name, way, epsilon, "accuracy") for way in ("default", "tuned"))
+                is_near = is_near or ours >= tuned - 0.02
+                for peer in ("LogisticRegression", "GaussianNB"):
+                    assert ours >= median(name, "diffprivlib", epsilon, peer), (name, epsilon)
+            assert is_near, (name, epsilon)
+    assert median("adult", "default", 1, "accuracy") >= 0.84
+    assert median("adult", "default", 1, "expected_calibration_error") <= 0.02
+
+
 def test_the_schema_on_the_page_is_one():
     (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "tables.md").read_text(), re.S)
     found = parse_schema(tomllib.loads(text), "the page")
