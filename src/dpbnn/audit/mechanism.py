@@ -90,7 +90,8 @@ def audit_mechanism(
     """Attack single steps of a run. Of `x` and `y` only shapes and types are used: all records are made up.
 
     Guarantees:
-        `epsilon` is above the true one with a probability of at most ``1 - confidence``
+        `epsilon` is above the true one with a probability of at most ``1 - confidence``, if noise is Gaussian and
+        alike in all tensors
         on code that is right, each check fails at most once in ``1 / ALARM``
     """
     noise, clip = value_at(plan.noise_multiplier, 0), value_at(plan.clip_norm, 0)
