@@ -124,12 +124,12 @@ def audit(
     from dpbnn import _validate
     from dpbnn.audit import audit_plan
     from dpbnn.privacy.plan import PrivacyPlan
-    from dpbnn.release import plan_of
+    from dpbnn.release import guarantee_of
     from dpbnn.types import DpbnnError
 
     level = _validate.fraction("--confidence", confidence)
     paper = {"dataset_size": 60_000, "batch_size": 256, "steps": 3515, "clip_norm": 1.5, "noise_multiplier": 1.3}
-    plan = plan_of(release) if release else PrivacyPlan(**paper, delta=1e-5)  # type: ignore[arg-type]
+    plan = guarantee_of(release).plan if release else PrivacyPlan(**paper, delta=1e-5)  # type: ignore[arg-type]
     if not plan.is_private:
         raise DpbnnError(f"{release} must claim privacy to be audited, got a run without any.")
     found = audit_plan(plan, quick=quick, confidence=level)
@@ -140,6 +140,54 @@ def audit(
             raise DpbnnError(f"--plot cannot be written: {plot} ({error}).") from error
     typer.echo(found.to_json() if as_json else str(found))
     raise typer.Exit(1 if found.alarms else 0)
+
+
+@app.command()
+def check(
+    path: Annotated[str, typer.Argument(help="A saved release; or with --schema a table that is to be learned from.")],
+    schema: Annotated[str, typer.Option(help="What is public about the table.")] = "",
+    epsilon: Annotated[float | None, typer.Option(help="The budget that would be spent on it.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Say what is wrong or risky about a release, or about a fit before it spends anything.
+
+    Exit code 1 says that there is a hole: the promise would not hold.
+    """
+    from dataclasses import asdict
+
+    from dpbnn.guard import inspect
+    from dpbnn.types import DpbnnError
+
+    if bool(schema) != (epsilon is not None):
+        raise DpbnnError("--schema and --epsilon must be given together, for a table; a release needs none of them.")
+    found = inspect(_setup_of_table(path, schema, epsilon) if epsilon is not None else _setup_of_release(path))
+    if as_json:
+        typer.echo(json.dumps({"findings": [asdict(own) for own in found]}, indent=2))
+    else:
+        typer.echo("\n".join(map(str, found)) or "Nothing was found.")
+    raise typer.Exit(1 if any(own.severity == "hole" for own in found) else 0)
+
+
+def _setup_of_release(path: str) -> Any:
+    from dpbnn.guard import Setup
+    from dpbnn.release import guarantee_of
+
+    guarantee = guarantee_of(path)
+    reasons = " ".join(guarantee.voided_by)
+    seed = 0 if "unsafe_seed" in reasons else None
+    return Setup(guarantee.plan, unsafe_seed=seed, unsafe_diagnostics="unsafe_diagnostics" in reasons)
+
+
+def _setup_of_table(path: str, schema: str, epsilon: float) -> Any:
+    from pathlib import Path
+
+    from dpbnn.guard import Setup
+    from dpbnn.tables.fitting import Order, planned, unused_columns
+    from dpbnn.tables.schema import read_schema
+
+    order = Order(data=Path(path), schema=read_schema(schema), out=Path("none"), epsilon=epsilon)
+    is_named = order.schema.person is not None
+    return Setup(planned(order).plan, unused=() if is_named else unused_columns(order))
 
 
 @app.command()

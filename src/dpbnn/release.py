@@ -29,11 +29,10 @@ from dpbnn.networks import NETWORKS, rebuild
 from dpbnn.posterior import POSTERIORS, Posterior
 from dpbnn.predict import Prediction, Predictor
 from dpbnn.privacy.guarantee import PrivacyGuarantee
-from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.records import as_tensor
 from dpbnn.types import DpbnnError, DpbnnWarning
 
-__all__ = ["FORMAT_VERSION", "Release", "load", "plan_of"]
+__all__ = ["FORMAT_VERSION", "Release", "guarantee_of", "load"]
 
 FORMAT_VERSION = 1
 
@@ -189,9 +188,9 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, likelihoo
     )
 
 
-def plan_of(path: str | os.PathLike[str]) -> PrivacyPlan:
-    """What a saved release says was charged; the model is not needed for it."""
-    return PrivacyGuarantee.from_json(json.dumps(_read(Path(path))["guarantee"])).plan
+def guarantee_of(path: str | os.PathLike[str]) -> PrivacyGuarantee:
+    """What a saved release promises; the model is not needed for it."""
+    return PrivacyGuarantee.from_json(json.dumps(_read(Path(path))["guarantee"]))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from dpbnn.tables.schema import Category, Number, Schema, as_values, parse_schem
 from dpbnn.tabular import in_units, kept_in, train
 from dpbnn.types import DpbnnError
 
-__all__ = ["Order", "TableModel", "fit_table", "load_table_model", "settings_of", "shown"]
+__all__ = ["Order", "TableModel", "fit_table", "load_table_model", "planned", "settings_of", "shown", "unused_columns"]
 
 LINE = 100
 BOUNDS_SHARE = 0.5
@@ -212,6 +212,20 @@ def _train(order: Order, table: Table, facts: Facts, chosen: Chosen, bought: Pur
             progress=order.progress,
         )
         _write(order, TableModel(release, encoding, tuple(Encoding(order.schema).without_bounds)), chosen, schema_text)
+
+
+def planned(order: Order) -> Chosen:
+    """What would be chosen and charged; of the rows only their number is looked at."""
+    facts, _ = _facts(order, _rows_of(order).rows)
+    return choose(facts, order.given)
+
+
+def unused_columns(order: Order) -> list[str]:
+    """Names in the file that nothing is learned from."""
+    schema = order.schema
+    separator = separator_of(order.data, list(schema.columns), schema.separator) if schema.names is None else ","
+    names = schema.names or column_names(order.data, separator)
+    return [name for name in names if name not in schema.columns]
 
 
 def _refuse_bad_rows(order: Order, table: Table) -> None:
