@@ -155,3 +155,15 @@ values = ["no", "yes"]
 def test_the_page_lists_every_rule():
     page = (Path(__file__).parent.parent / "docs" / "threat-model.md").read_text()
     assert page.endswith("".join(f"| `{own.name}` | {own.severity} | {own.why} | {own.cure} |\n" for own in RULES))
+
+
+def test_fit_refuses_to_measure_on_its_training_data_and_notes_what_it_finds():
+    how = {"method": dpbnn.SGD(0.1), "likelihood": dpbnn.Categorical(), "progress": False}
+    with pytest.raises(dpbnn.DpbnnError, match="public_data must not be the training data"):
+        dpbnn.fit(network(), X, Y, plan=PLAN, public_data=(X[:5], Y[:5].clone()), **how)
+    assert (
+        "findings"
+        not in dpbnn.fit(network(), X, Y, plan=PLAN, public_data=(X[:5].clone(), Y[:5].clone()), **how).settings
+    )
+    weak = dpbnn.PrivacyPlan(noise_multiplier=2.0, **LEVEL | {"delta": 1e-2})
+    assert dpbnn.fit(with_buffer(), X, Y, plan=weak, **how).settings["findings"] == ["delta-not-small", "buffers"]

@@ -17,7 +17,13 @@ X = torch.linspace(-1, 1, 12).reshape(4, 3)
 def release_of(model, likelihood, y):
     plan = dpbnn.PrivacyPlan(dataset_size=4, batch_size=2, steps=3, clip_norm=1.0, noise_multiplier=2.0, delta=1e-2)
     return dpbnn.fit(
-        model, X, y, method=dpbnn.SGD(learning_rate=0.1), plan=plan, likelihood=likelihood, public_data=(X, y)
+        model,
+        X,
+        y,
+        method=dpbnn.SGD(learning_rate=0.1),
+        plan=plan,
+        likelihood=likelihood,
+        public_data=(X.clone(), y.clone()),
     )
 
 

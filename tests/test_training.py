@@ -93,7 +93,7 @@ def test_every_step_gets_its_own_noise_and_clip_norm_from_the_runs(monkeypatch):
     assert seen == [(0.5, 2.0), (0.25, 2.0), (0.25, 2.0), (0.25, 1.0), (0.25, 1.0)]
 
 
-@pytest.mark.parametrize("options", [{}, {"public_data": (X[:20], Y[:20])}])
+@pytest.mark.parametrize("options", [{}, {"public_data": (X[:20].clone(), Y[:20].clone())}])
 def test_everything_visible_depends_on_the_records_only_through_the_noisy_sums(monkeypatch, capfd, tmp_path, options):
     """With the releases replaced by constants, two neighbouring data sets must look exactly the same from outside."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
@@ -123,7 +123,7 @@ def test_the_progress_bar_shows_steps_epsilon_and_public_measures_alone(tmp_path
         x, y = torch.randn(60, 6), torch.arange(60) % 3
         plan = dpbnn.PrivacyPlan(dataset_size=60, batch_size=15, steps=20, clip_norm=1, noise_multiplier=1, delta=1e-3)
         dpbnn.fit(torch.nn.Linear(6, 3), x * float(sys.argv[1]), y, method=dpbnn.SGD(learning_rate=0.1), plan=plan,
-                  likelihood=dpbnn.Categorical(), public_data=(x, y))
+                  likelihood=dpbnn.Categorical(), public_data=(x.clone(), y.clone()))
         """
     )
     shown = []

@@ -32,7 +32,7 @@ from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import runs_of
 from dpbnn.types import DpbnnError
 
-__all__ = ["RULES", "Finding", "Rule", "Setup", "inspect"]
+__all__ = ["RULES", "Finding", "Rule", "Setup", "inspect", "refuse"]
 
 LARGEST_EPSILON = 10.0
 NEARLY_ALL, NEARLY_NONE = 0.99, 0.01
@@ -107,6 +107,13 @@ def inspect(setup: Setup) -> list[Finding]:
     """All that the rules find, holes first."""
     found = [Finding(r.name, r.severity, text, r.why, r.cure) for r in RULES if (text := r.look(setup))]
     return sorted(found, key=lambda own: ("hole", "weak", "care").index(own.severity))
+
+
+def refuse(name: str, setup: Setup) -> None:
+    """Raise where this rule finds something."""
+    rule = next(own for own in RULES if own.name == name)
+    if found := rule.look(setup):
+        raise DpbnnError(f"{found}. {rule.why} {rule.cure}")
 
 
 def _no_noise(setup: Setup) -> str:
@@ -192,12 +199,18 @@ def _evaluation(setup: Setup) -> str:
     if setup.public_data is None or setup.x is None:
         return ""
     pairs = zip((setup.x, setup.y), setup.public_data, strict=True)
-    return "public_data is the training data" if any(_is_same_memory(*pair) for pair in pairs) else ""
+    return (
+        "public_data must not be the training data, got the same arrays"
+        if any(_is_same_memory(*pair) for pair in pairs)
+        else ""
+    )
 
 
 def _is_same_memory(first: Any, second: Any) -> bool:
     if first is second:
         return first is not None
+    if not (isinstance(first, Tensor | np.ndarray) and isinstance(second, Tensor | np.ndarray)):
+        return False
     try:
         return np.shares_memory(np.asarray(first), np.asarray(second))
     except (TypeError, ValueError, RuntimeError):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpbnn import _validate
+from dpbnn import _validate, guard
 from dpbnn.checkpoint import Checkpoint, Saved, digests
 from dpbnn.clipping import check_model
 from dpbnn.clipping.objective import wide
@@ -91,6 +91,7 @@ def fit(
     """
     run = prepared(model, X, y, method, plan, likelihood, seed, device, execution, unsafe_diagnostics, unsafe_seed)
     measure = PublicMeasure.on(run.work.checked, public_data, plan.steps)
+    guard.refuse("evaluation-on-training-data", guard.Setup(plan, x=X, y=y, public_data=public_data))
     folder = None if checkpoint is None else Checkpoint(checkpoint)
 
     position = run.begin(folder)
@@ -210,6 +211,8 @@ class Run:
         report = work.method.report(work.plan) | findings | {"engine": work.checked.engine, "steps_taken": position.how}
         report |= {"releases_charged": len(position.ledger.charges)}
         report |= {"warnings": [*self.advice, *found]} if self.advice or found else {}
+        noted = [own.name for own in guard.inspect(guard.Setup(work.plan, model=objective.model))]
+        report |= {"findings": noted} if noted else {}
         guarantee = PrivacyGuarantee.for_plan(
             work.plan, random_source=work.randomness.source, voided_by=_voided_by(work)
         )
