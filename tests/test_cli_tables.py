@@ -77,6 +77,7 @@ def test_from_a_table_to_labels_with_doubt(folder, capsys):
     assert "Chosen from public facts" in printed.out
     assert "differentially private with epsilon = 3" in printed.out
     assert "the number of rows that are used is public" in printed.out
+    assert "what the schema says is public" in printed.out
     assert {file.name for file in (folder / "model").iterdir()} == {
         "release.json", "posterior.safetensors", "table.json", "schema.toml", "guarantee.txt", "log.txt",
     }  # fmt: skip

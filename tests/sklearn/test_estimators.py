@@ -141,6 +141,8 @@ def test_labels_are_public_or_said_to_be(classes):
     assert "the 2 class labels are public: they were taken from the data" in taken.guarantee_.assumptions
     given = DPBayesClassifier(bounds=(0, 10), classes=["yes", "no", "perhaps"]).fit(X, y)
     assert not any("labels are public" in text for text in given.guarantee_.assumptions)
+    assert "bounds and classes that were given are public" in given.guarantee_.assumptions
+    assert "the number of rows is public: it was taken from the data" in given.guarantee_.assumptions
     assert given.predict_proba(X).shape == (1500, 3)
     with pytest.raises(dpbnn.DpbnnError, match="y must hold only the labels in classes"):
         DPBayesClassifier(bounds=(0, 10), classes=["yes", "perhaps"]).fit(X, y)

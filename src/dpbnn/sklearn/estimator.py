@@ -26,6 +26,7 @@ __all__ = ["DPBayesEstimator", "Terms", "as_bounds", "keep_arguments"]
 
 NOTHING: tuple[tuple[Any, ...], str] = ((), "")
 LARGEST_SEED = 2**31 - 1
+GIVEN_AS_PUBLIC = ("bounds", "target_bounds", "classes")
 SETTINGS = ("hidden", "learning_rate", "clip_norm", "batch_size", "epochs", "prior_scale", "dropout")
 """What is chosen where it is not given."""
 
@@ -163,6 +164,11 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
             raise BudgetError("A fit in another process must not pass a BudgetAccountant by; pass n_jobs=1, or clone.")
         seed = None if self.random_state is None else self._seed()
         how: Any = {"seed": seed, "checkpoint": self.checkpoint, "progress": self.verbose}
+        if any(getattr(self, name, None) is not None for name in GIVEN_AS_PUBLIC):
+            assumptions = [
+                *assumptions,
+                "bounds and classes that were given are public",
+            ]
         if self.dataset_size is None:
             assumptions = [*assumptions, "the number of rows is public: it was taken from the data"]
         with spending(terms.chosen.plan):

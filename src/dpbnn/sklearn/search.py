@@ -173,6 +173,8 @@ def _of_the_search(guarantee: PrivacyGuarantee, epsilon: float, estimator: Any) 
     searched = [text for text in guarantee.assumptions if not text.startswith("a search over settings")]
     labels = ["the class labels are public: they were taken from the data"]
     taken = labels if not is_regressor(estimator) and estimator.classes is None else []
+    if estimator.dataset_size is None:
+        taken = [*taken, "the number of rows is public: it was taken from the data"]
     return replace(
         guarantee,
         epsilon=epsilon,

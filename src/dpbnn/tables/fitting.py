@@ -193,9 +193,9 @@ def _alone(order: Order) -> Iterator[None]:
 
 def _train(order: Order, table: Table, facts: Facts, chosen: Chosen, bought: Purchase | None, schema_text: str) -> None:
     encoding = Encoding(order.schema)
-    assumptions = (
-        [] if order.schema.rows else ["the number of rows that are used is public: it was counted in the file"]
-    )
+    assumptions = ["what the schema says is public, and was not read off the data"]
+    if not order.schema.rows:
+        assumptions.append("the number of rows that are used is public: it was counted in the file")
     with spending(chosen.plan):
         encoding = _bounded(order, encoding, table, bought)
         encoded = encoding.encoded(table, with_target=True)
