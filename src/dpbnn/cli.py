@@ -128,8 +128,10 @@ def audit(
     from dpbnn.types import DpbnnError
 
     level = _validate.fraction("--confidence", confidence)
-    paper = {"dataset_size": 60_000, "batch_size": 256, "steps": 3515, "clip_norm": 1.5, "noise_multiplier": 1.3}
-    plan = guarantee_of(release).plan if release else PrivacyPlan(**paper, delta=1e-5)  # type: ignore[arg-type]
+    paper = PrivacyPlan(
+        dataset_size=60_000, batch_size=256, steps=3515, clip_norm=1.5, noise_multiplier=1.3, delta=1e-5
+    )
+    plan = guarantee_of(release).plan if release else paper
     if not plan.is_private:
         raise DpbnnError(f"{release} must claim privacy to be audited, got a run without any.")
     found = audit_plan(plan, quick=quick, confidence=level)

@@ -73,7 +73,8 @@ def fit(
     """
     from pathlib import Path
 
-    from dpbnn.tables.fitting import Order, fit_table, settings_of
+    from dpbnn.tables.fitting import Order, fit_table
+    from dpbnn.tables.model import settings_of
     from dpbnn.tables.schema import read_schema
     from dpbnn.types import DpbnnWarning
 
@@ -135,7 +136,7 @@ def _echo_settings(settings: list[tuple[str, Any, str]], bounds: dict[str, tuple
     from rich.console import Console
     from rich.table import Table
 
-    from dpbnn.tables.fitting import shown
+    from dpbnn.tables.model import shown
 
     table = Table("setting", "value", "because", title="Chosen from public facts")
     for name, value, reason in settings:
@@ -158,7 +159,7 @@ def predict(
     from pathlib import Path
 
     from dpbnn import _validate
-    from dpbnn.tables.fitting import load_table_model
+    from dpbnn.tables.model import load_table_model
     from dpbnn.tables.reading import is_parquet
     from dpbnn.tables.reporting import predicted_columns, write_predictions
     from dpbnn.types import DpbnnError
@@ -189,7 +190,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Measure a model on rows whose target is known. Figures from private rows are outside the guarantee."""
-    from dpbnn.tables.fitting import load_table_model
+    from dpbnn.tables.model import load_table_model
     from dpbnn.tables.reporting import figures_of
 
     loaded = load_table_model(model)

@@ -180,26 +180,28 @@ def of_batches(change):
     return plant
 
 
-def mean_before_noise(patch):
-    original_clip, original_noise, sizes = work.clip_and_sum, eager.add_noise, []
+def of_the_batch_that_came(change):
+    """A patch of `add_noise` that knows how many records there were."""
 
-    def clip(checked, where, x, *arguments, **how):
-        sizes.append(max(1, len(x)))
-        return original_clip(checked, where, x, *arguments, **how)
+    def plant(patch):
+        original_clip, original_noise, sizes = work.clip_and_sum, eager.add_noise, []
 
-    patch.setattr(work, "clip_and_sum", clip)
-    patch.setattr(eager, "add_noise", lambda sums, *how: original_noise(scaled(sums, 1 / sizes[-1]), *how))
+        def clip(checked, where, x, *arguments, **how):
+            sizes.append(max(1, len(x)))
+            return original_clip(checked, where, x, *arguments, **how)
+
+        patch.setattr(work, "clip_and_sum", clip)
+        patch.setattr(eager, "add_noise", lambda sums, *how: change(original_noise, sums, sizes[-1], *how))
+
+    return plant
 
 
-def divided_by_the_batch_that_came(patch):
-    original_clip, original_noise, sizes = work.clip_and_sum, eager.add_noise, []
+def mean_before_noise(add_noise, sums, size, *how):
+    return add_noise(scaled(sums, 1 / size), *how)
 
-    def clip(checked, where, x, *arguments, **how):
-        sizes.append(max(1, len(x)))
-        return original_clip(checked, where, x, *arguments, **how)
 
-    patch.setattr(work, "clip_and_sum", clip)
-    patch.setattr(eager, "add_noise", lambda sums, *how: scaled(original_noise(sums, *how), 4 / sizes[-1]))
+def divided_by_the_batch_that_came(add_noise, sums, size, *how):
+    return scaled(add_noise(sums, *how), 4 / size)
 
 
 def scaled(sums, factor):
@@ -343,8 +345,10 @@ BUGS = [
     Bug("clipping left out for one layer", unclipped("2."), mechanism),
     Bug("clipping left out for biases", unclipped("bias"), mechanism),
     Bug("clip norm for each layer instead of all together", clip_for_each_layer, mechanism),
-    Bug("mean taken before the noise", mean_before_noise, mechanism),
-    Bug("divided by the size of the batch that came", divided_by_the_batch_that_came, mechanism),
+    Bug("mean taken before the noise", of_the_batch_that_came(mean_before_noise), mechanism),
+    Bug(
+        "divided by the size of the batch that came", of_the_batch_that_came(divided_by_the_batch_that_came), mechanism
+    ),
     Bug("float32 cancellation in the norm", cancellation_in_the_norm, mechanism),
     Bug("NaN let through", no_numbers_let_through, mechanism),
     Bug("records that see the mean of their batch", mixing_not_refused, mechanism_of_a_mixing_model),

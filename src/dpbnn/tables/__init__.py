@@ -3,6 +3,9 @@
 schema     what is public: columns, ranges, categories, the target, whose row it is
 reading    a CSV or Parquet file as columns of text
 encoding   columns as numbers between -1 and 1: clipped, scaled, one for each category
+fitting    a private model from a file, through interruptions
+model      what is left: a release, and how rows become what it takes
+reporting  predictions as columns, figures with a caution
 """
 
 from dpbnn.tables.encoding import Encoded, Encoding

@@ -26,18 +26,17 @@ import numpy as np
 
 from dpbnn import _validate
 from dpbnn.choosing import METHODS, Chosen, Facts, choose
-from dpbnn.prediction import Prediction, RealPrediction
 from dpbnn.privacy.bounds import Purchase, purchase
 from dpbnn.privacy.budget import spending
 from dpbnn.privacy.contributions import kept_rows
-from dpbnn.release import Release, load
 from dpbnn.tables.encoding import Encoding, numbers
-from dpbnn.tables.reading import Table, column_names, is_parquet, number_of_columns, read_table, separator_of
-from dpbnn.tables.schema import Category, Number, Schema, as_values, parse_schema
-from dpbnn.tabular import in_units, kept_in, train
+from dpbnn.tables.model import TableModel, load_table_model, log_of
+from dpbnn.tables.reading import Table, column_names, read_table, separator_of
+from dpbnn.tables.schema import Number, Schema, as_values
+from dpbnn.tabular import kept_in, train
 from dpbnn.types import DpbnnError
 
-__all__ = ["Order", "TableModel", "fit_table", "load_table_model", "planned", "settings_of", "shown", "unused_columns"]
+__all__ = ["Order", "fit_table", "planned", "unused_columns"]
 
 LINE = 100
 BOUNDS_SHARE = 0.5
@@ -76,86 +75,6 @@ class Order:
     def unfinished(self) -> Path:
         """Where the state of the run lives until it is done."""
         return self.out.with_name(f"{self.out.name}.unfinished")
-
-
-@dataclass(frozen=True)
-class TableModel:
-    """A release, and how rows become what it takes."""
-
-    release: Release
-    encoding: Encoding
-    bought: tuple[str, ...] = ()
-
-    def predict(self, table: Table, num_draws: int = 100, seed: int | None = None) -> Prediction:
-        """Of every row, in the target's unit."""
-        x = self.encoding.encoded(table, with_target=False).x
-        found = self.release.predict(x, num_draws=num_draws, seed=seed)
-        if not isinstance(found, RealPrediction):
-            return found
-        return in_units(found, *self._range)
-
-    def targets(self, table: Table) -> np.ndarray:
-        """Of every row, in the target's unit; classes by their place."""
-        schema = self.encoding.schema
-        target = schema.columns[schema.target]
-        if isinstance(target, Number):
-            return numbers(schema.target, target, table, schema.missing)[0]
-        y = self.encoding.encoded(table, with_target=True).y
-        assert y is not None
-        return y
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What training found that whoever uses the model should know."""
-        return tuple(self.release.settings.get("warnings", ()))
-
-    @property
-    def bought_bounds(self) -> dict[str, tuple[Any, Any]]:
-        """Ranges that the schema did not have."""
-        known = ((name, self.encoding.schema.columns[name]) for name in self.bought)
-        return {name: (own.low, own.high) for name, own in known if isinstance(own, Number) and own.low is not None}
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Of the target, or none."""
-        target = self.encoding.schema.columns[self.encoding.schema.target]
-        return target.values if isinstance(target, Category) else ()
-
-    @property
-    def public_range(self) -> tuple[float, float]:
-        """Beyond which no target can lie; a range that was bought is none."""
-        return (-np.inf, np.inf) if self.encoding.schema.target in self.bought else self._range
-
-    @property
-    def _range(self) -> tuple[float, float]:
-        target = self.encoding.schema.columns[self.encoding.schema.target]
-        assert isinstance(target, Number)
-        assert target.low is not None
-        assert target.high is not None
-        return target.low, target.high
-
-    def read(self, path: str | Path, with_target: bool) -> Table:
-        """A file with the columns that this model knows."""
-        schema = self.encoding.schema
-        wanted = list(schema.columns if with_target else schema.features)
-        return read_table(path, wanted, self._names_in(path), schema.separator)
-
-    def whole(self, path: str | Path) -> Table:
-        """All columns of a file, also those that the model does not know."""
-        names, schema = self._names_in(path), self.encoding.schema
-        if names is not None:
-            return read_table(path, names, names, schema.separator)
-        separator = separator_of(path, list(schema.features), schema.separator)
-        return read_table(path, column_names(path, separator), None, separator)
-
-    def _names_in(self, path: str | Path) -> tuple[str, ...] | None:
-        """Of a file without a header: all, or all but the target, which new rows need not have."""
-        schema = self.encoding.schema
-        if schema.names is None or is_parquet(path):
-            return None
-        if number_of_columns(path, schema.separator) == len(schema.names) - 1:
-            return tuple(name for name in schema.names if name != schema.target)
-        return schema.names
 
 
 def fit_table(order: Order, schema_text: str) -> tuple[TableModel, Chosen]:
@@ -252,20 +171,6 @@ def _hand_over(order: Order) -> TableModel:
     except OSError as error:
         raise DpbnnError(f"The release cannot be moved from {_finished(order)} to {order.out}: {error}.") from error
     return load_table_model(order.out)
-
-
-def load_table_model(path: str | Path) -> TableModel:
-    """What `fit_table` wrote."""
-    file = Path(path) / "table.json"
-    if not file.is_file():
-        raise DpbnnError(f"{path} must be a folder that dpbnn fit wrote, got none with a table.json.")
-    try:
-        values = json.loads(file.read_text())
-        schema = parse_schema(values["schema"], str(file))
-        bought = tuple(values["bought"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DpbnnError(f"{file} is damaged: {error}.") from error
-    return TableModel(load(path), Encoding(schema), bought)
 
 
 def _refuse_what_is_there(order: Order) -> None:
@@ -378,40 +283,7 @@ def _write(order: Order, model: TableModel, chosen: Chosen, schema_text: str) ->
         (fresh / "table.json").write_text(json.dumps(values, indent=1))
         (fresh / "schema.toml").write_text(schema_text)
         (fresh / "guarantee.txt").write_text(f"{fill(str(model.release.guarantee), LINE)}\n")
-        (fresh / "log.txt").write_text(_log(model, chosen))
+        (fresh / "log.txt").write_text(log_of(model, chosen))
         fresh.replace(_finished(order))
     except OSError as error:
         raise DpbnnError(f"The release cannot be written to {fresh}: {error}; --resume tries again.") from error
-
-
-def _log(model: TableModel, chosen: Chosen) -> str:
-    settings = [f"{name}: {shown(value)}  ({reason})" for name, value, reason in settings_of(chosen)]
-    bounds = [
-        f"range of {name}: {low:.6g} to {high:.6g}  (bought)" for name, (low, high) in model.bought_bounds.items()
-    ]
-    return "\n".join([*settings, *bounds, *(f"note: {text}" for text in model.notes)]) + "\n"
-
-
-def settings_of(chosen: Chosen) -> list[tuple[str, Any, str]]:
-    """Names, values and reasons."""
-    plan = chosen.plan
-    values: dict[str, Any] = {
-        "method": chosen.method,
-        "hidden": list(chosen.hidden),
-        "steps": plan.steps,
-        "batch_size": plan.batch_size,
-        "clip_norm": plan.clip_norm,
-        "learning_rate": chosen.learning_rate,
-        "prior_scale": chosen.prior_scale,
-        **({"dropout": chosen.dropout} if chosen.dropout else {}),
-        "noise_multiplier": plan.noise_multiplier,
-    }
-    reasons = {"method": "as asked", "noise_multiplier": "the least that keeps the budget", **chosen.reasons}
-    return [(name, value, reasons.get(name, "from the epochs given")) for name, value in values.items()]
-
-
-def shown(value: Any) -> str:
-    """A setting as a person reads it."""
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpbnn import metrics
 from dpbnn.prediction import ClassPrediction, Prediction, RealPrediction
-from dpbnn.tables.fitting import TableModel
+from dpbnn.tables.model import TableModel
 from dpbnn.tables.reading import Table, is_parquet
 from dpbnn.types import DpbnnError
 

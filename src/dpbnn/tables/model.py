@@ -1,0 +1,147 @@
+"""What `dpbnn fit` leaves: a release, how rows become what it takes, and how it was made."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpbnn.choosing import Chosen
+from dpbnn.prediction import Prediction, RealPrediction
+from dpbnn.release import Release, load
+from dpbnn.tables.encoding import Encoding, numbers
+from dpbnn.tables.reading import Table, column_names, is_parquet, number_of_columns, read_table, separator_of
+from dpbnn.tables.schema import Category, Number, parse_schema
+from dpbnn.tabular import in_units
+from dpbnn.types import DpbnnError
+
+__all__ = ["TableModel", "load_table_model", "log_of", "settings_of", "shown"]
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A release, and how rows become what it takes."""
+
+    release: Release
+    encoding: Encoding
+    bought: tuple[str, ...] = ()
+
+    def predict(self, table: Table, num_draws: int = 100, seed: int | None = None) -> Prediction:
+        """Of every row, in the target's unit."""
+        x = self.encoding.encoded(table, with_target=False).x
+        found = self.release.predict(x, num_draws=num_draws, seed=seed)
+        if not isinstance(found, RealPrediction):
+            return found
+        return in_units(found, *self._range)
+
+    def targets(self, table: Table) -> np.ndarray:
+        """Of every row, in the target's unit; classes by their place."""
+        schema = self.encoding.schema
+        target = schema.columns[schema.target]
+        if isinstance(target, Number):
+            return numbers(schema.target, target, table, schema.missing)[0]
+        y = self.encoding.encoded(table, with_target=True).y
+        assert y is not None
+        return y
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What training found that whoever uses the model should know."""
+        return tuple(self.release.settings.get("warnings", ()))
+
+    @property
+    def bought_bounds(self) -> dict[str, tuple[Any, Any]]:
+        """Ranges that the schema did not have."""
+        known = ((name, self.encoding.schema.columns[name]) for name in self.bought)
+        return {name: (own.low, own.high) for name, own in known if isinstance(own, Number) and own.low is not None}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Of the target, or none."""
+        target = self.encoding.schema.columns[self.encoding.schema.target]
+        return target.values if isinstance(target, Category) else ()
+
+    @property
+    def public_range(self) -> tuple[float, float]:
+        """Beyond which no target can lie; a range that was bought is none."""
+        return (-np.inf, np.inf) if self.encoding.schema.target in self.bought else self._range
+
+    @property
+    def _range(self) -> tuple[float, float]:
+        target = self.encoding.schema.columns[self.encoding.schema.target]
+        assert isinstance(target, Number)
+        assert target.low is not None
+        assert target.high is not None
+        return target.low, target.high
+
+    def read(self, path: str | Path, with_target: bool) -> Table:
+        """A file with the columns that this model knows."""
+        schema = self.encoding.schema
+        wanted = list(schema.columns if with_target else schema.features)
+        return read_table(path, wanted, self._names_in(path), schema.separator)
+
+    def whole(self, path: str | Path) -> Table:
+        """All columns of a file, also those that the model does not know."""
+        names, schema = self._names_in(path), self.encoding.schema
+        if names is not None:
+            return read_table(path, names, names, schema.separator)
+        separator = separator_of(path, list(schema.features), schema.separator)
+        return read_table(path, column_names(path, separator), None, separator)
+
+    def _names_in(self, path: str | Path) -> tuple[str, ...] | None:
+        """Of a file without a header: all, or all but the target, which new rows need not have."""
+        schema = self.encoding.schema
+        if schema.names is None or is_parquet(path):
+            return None
+        if number_of_columns(path, schema.separator) == len(schema.names) - 1:
+            return tuple(name for name in schema.names if name != schema.target)
+        return schema.names
+
+
+def load_table_model(path: str | Path) -> TableModel:
+    """What `fit_table` wrote."""
+    file = Path(path) / "table.json"
+    if not file.is_file():
+        raise DpbnnError(f"{path} must be a folder that dpbnn fit wrote, got none with a table.json.")
+    try:
+        values = json.loads(file.read_text())
+        schema = parse_schema(values["schema"], str(file))
+        bought = tuple(values["bought"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DpbnnError(f"{file} is damaged: {error}.") from error
+    return TableModel(load(path), Encoding(schema), bought)
+
+
+def log_of(model: TableModel, chosen: Chosen) -> str:
+    """Settings with reasons, bounds that were bought, and what training found."""
+    settings = [f"{name}: {shown(value)}  ({reason})" for name, value, reason in settings_of(chosen)]
+    bounds = [
+        f"range of {name}: {low:.6g} to {high:.6g}  (bought)" for name, (low, high) in model.bought_bounds.items()
+    ]
+    return "\n".join([*settings, *bounds, *(f"note: {text}" for text in model.notes)]) + "\n"
+
+
+def settings_of(chosen: Chosen) -> list[tuple[str, Any, str]]:
+    """Names, values and reasons."""
+    plan = chosen.plan
+    values: dict[str, Any] = {
+        "method": chosen.method,
+        "hidden": list(chosen.hidden),
+        "steps": plan.steps,
+        "batch_size": plan.batch_size,
+        "clip_norm": plan.clip_norm,
+        "learning_rate": chosen.learning_rate,
+        "prior_scale": chosen.prior_scale,
+        **({"dropout": chosen.dropout} if chosen.dropout else {}),
+        "noise_multiplier": plan.noise_multiplier,
+    }
+    reasons = {"method": "as asked", "noise_multiplier": "the least that keeps the budget", **chosen.reasons}
+    return [(name, value, reasons.get(name, "from the epochs given")) for name, value in values.items()]
+
+
+def shown(value: Any) -> str:
+    """A setting as a person reads it."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
