@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from dpbnn import _validate
+from dpbnn.own_draws import derived_seed
 from dpbnn.types import DpbnnError
 
 __all__ = ["ClassPrediction", "Prediction", "RealPrediction", "entropy", "joined", "within_range"]
@@ -178,6 +179,5 @@ def joined(parts: Sequence[Prediction]) -> Prediction:
 
 def _generator(seed: int | None) -> torch.Generator:
     """Repeatable from a seed, fresh from None."""
-    generator = torch.Generator()
-    generator.seed() if seed is None else generator.manual_seed(_validate.whole_number("seed", seed, at_least=0))
-    return generator
+    number = derived_seed(None) if seed is None else _validate.whole_number("seed", seed, at_least=0)
+    return torch.Generator().manual_seed(number)

@@ -4,7 +4,6 @@ One run, top to bottom: check everything -> for each step: Poisson batch -> clip
 update -> posterior + guarantee = release. What comes after the noise is never handed data.
 """
 
-import secrets
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -23,6 +22,7 @@ from dpbnn.diagnostics import Diagnostics
 from dpbnn.execution import Execution
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
+from dpbnn.own_draws import derived_seed
 from dpbnn.posterior import Posterior
 from dpbnn.preparation import check_types, on_device, raised, remarks
 from dpbnn.privacy.budget import spending
@@ -139,7 +139,7 @@ def prepared(
     advice = tuple(remarks(method, likelihood, plan))
     records = brought_to(own.device, records, execution.data_on_device)
     randomness = Randomness.from_operating_system() if unsafe_seed is None else Randomness.from_seed(unsafe_seed)
-    own_seed = secrets.randbits(63) if seed is None else _validate.whole_number("seed", seed, at_least=0)
+    own_seed = derived_seed(None) if seed is None else _validate.whole_number("seed", seed, at_least=0)
     diagnostics = Diagnostics(unsafe_diagnostics)
     return Run(Work(checked, records, method, plan, execution, diagnostics, randomness, own_seed), advice)
 
