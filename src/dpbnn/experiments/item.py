@@ -94,7 +94,7 @@ class Item:
         jobs: what has to be done.
         results: what comes out, from what the jobs found, by their keys.
         section: the text under the heading, without the picture.
-        picture: of the results; None where there is nothing to see.
+        picture: of the results.
     """
 
     name: str
@@ -102,4 +102,4 @@ class Item:
     jobs: Callable[[Size], Sequence[Job]]
     results: Callable[[Size, Mapping[str, Found]], Results]
     section: Callable[[Results], str]
-    picture: "Callable[[Results], Figure] | None" = None
+    picture: "Callable[[Results], Figure]"

@@ -69,8 +69,8 @@ def _written(folder: Path) -> Iterator[tuple[Item, Results]]:
 def _section(item: Item, results: Mapping[str, Any]) -> str:
     how = f"`dpbnn reproduce {item.name}{'' if results['size'] == 'full' else ' --quick'}`"
     where = f"{results['device']}, torch {results['torch']}, {results['date']}, {results['seconds']:.0f} s"
-    picture = [f"![{item.name}]({FOLDER}/{item.name}.svg)\n"] if item.picture is not None else []
-    text = [f"## {item.title}\n", item.section(dict(results)) + "\n", *picture]
+    picture = f"![{item.name}]({FOLDER}/{item.name}.svg)\n"
+    text = [f"## {item.title}\n", item.section(dict(results)) + "\n", picture]
     if results["size"] != "full":
         text.insert(1, "*A quick version, whose figures mean nothing beside the paper's.*\n")
     return "\n".join([*text, f"{how} ({where}), [{item.name}.json]({FOLDER}/{item.name}.json)\n"])
@@ -85,8 +85,6 @@ def _draw(item: Item, results: Results, folder: Path) -> None:
     """As SVG and PNG."""
     import matplotlib
 
-    if item.picture is None:
-        return
     svg, png = io.BytesIO(), io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": item.name}):  # the same results give the same file
         figure = item.picture(results)
