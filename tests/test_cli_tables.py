@@ -79,7 +79,7 @@ def test_from_a_table_to_labels_with_doubt(folder, capsys):
     assert "the number of rows that are used is public" in printed.out
     assert "what the schema says is public" in printed.out
     assert {file.name for file in (folder / "model").iterdir()} == {
-        "release.json", "posterior.safetensors", "table.json", "schema.toml", "guarantee.txt", "log.txt",
+        "release.json", "posterior.safetensors", "table.json", "schema.toml", "card.md", "log.txt",
     }  # fmt: skip
     assert not (folder / "model.unfinished").exists()
     assert dpbnn.load("model").guarantee.epsilon <= 3

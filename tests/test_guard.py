@@ -67,6 +67,10 @@ CASES = {
     "buffers": lambda: (setup(model=with_buffer()), setup()),
     "person-not-named": lambda: (setup(unused=["patient_id"]), setup(unused=["valid", "note"])),
     "temperature": lambda: (setup(method=dpbnn.SGLD(0.1)), setup(method=dpbnn.SGLD(1e-6))),
+    "short-chain": lambda: (
+        setup(method=dpbnn.SGLD(1e-6, dpbnn.Gaussian(0.1))),
+        setup(method=dpbnn.SGLD(1e-6, dpbnn.Gaussian(0.005))),
+    ),
     "clip-norm": lambda: (setup(public_data=(1e-3 * X, Y.clone())), setup(public_data=norms_between())),
 }
 
@@ -83,8 +87,8 @@ def test_each_rule_finds_what_it_is_about_and_nothing_where_it_is_not(name):
 
 
 def test_every_rule_has_a_case_and_a_sound_setup_has_no_findings():
-    assert set(CASES) == {rule.name for rule in RULES}
-    assert {rule.severity for rule in RULES} == {"hole", "weak", "care"}
+    assert list(CASES) == list(RULES)
+    assert list(dict.fromkeys(rule.severity for rule in RULES.values())) == ["hole", "weak", "care"]
     assert inspect(setup()) == []
     assert inspect(Setup(PLAN)) == []
     many = inspect(setup(unsafe_seed=0, model=with_buffer(), accountant="gdp"))
@@ -154,16 +158,21 @@ values = ["no", "yes"]
 
 def test_the_page_lists_every_rule():
     page = (Path(__file__).parent.parent / "docs" / "threat-model.md").read_text()
-    assert page.endswith("".join(f"| `{own.name}` | {own.severity} | {own.why} | {own.cure} |\n" for own in RULES))
+    assert page.endswith(
+        "".join(f"| `{own.name}` | {own.severity} | {own.why} | {own.cure} |\n" for own in RULES.values())
+    )
 
 
 def test_fit_refuses_to_measure_on_its_training_data_and_notes_what_it_finds():
     how = {"method": dpbnn.SGD(0.1), "likelihood": dpbnn.Categorical(), "progress": False}
     with pytest.raises(dpbnn.DpbnnError, match="public_data must not be the training data"):
         dpbnn.fit(network(), X, Y, plan=PLAN, public_data=(X[:5], Y[:5].clone()), **how)
-    assert (
-        "findings"
-        not in dpbnn.fit(network(), X, Y, plan=PLAN, public_data=(X[:5].clone(), Y[:5].clone()), **how).settings
-    )
+    assert "findings" not in dpbnn.fit(network(), X, Y, plan=PLAN, public_data=norms_between(), **how).settings
+    small = dpbnn.fit(network(), X, Y, plan=PLAN, public_data=(1e-3 * X, Y.clone()), **how)
+    assert list(small.settings["findings"]) == ["clip-norm"]
     weak = dpbnn.PrivacyPlan(noise_multiplier=2.0, **LEVEL | {"delta": 1e-2})
-    assert dpbnn.fit(with_buffer(), X, Y, plan=weak, **how).settings["findings"] == ["delta-not-small", "buffers"]
+    with pytest.warns(dpbnn.DpbnnWarning, match="weak: delta-not-small"):
+        dpbnn.fit(network(), X, Y, plan=weak, **how)
+    with pytest.warns(dpbnn.DpbnnWarning, match="weak: delta-not-small"):
+        dpbnn.fit_many([dpbnn.Setup(network(), how["method"], weak, how["likelihood"])], X, Y, progress=False)
+    assert list(dpbnn.fit(with_buffer(), X, Y, plan=weak, **how).settings["findings"]) == ["delta-not-small", "buffers"]

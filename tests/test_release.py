@@ -73,10 +73,10 @@ def test_a_model_that_does_not_fit_is_refused_by_name(tmp_path):
         dpbnn.load(tmp_path / "release", frozen)
 
 
-def test_a_release_is_two_files_without_pickle(tmp_path):
+def test_a_release_is_numbers_json_and_a_page_without_pickle(tmp_path):
     classifier().save(tmp_path / "release")
     files = sorted(file.name for file in (tmp_path / "release").iterdir())
-    assert files == ["posterior.safetensors", "release.json"]
+    assert files == ["card.md", "posterior.safetensors", "release.json"]
     description = json.loads((tmp_path / "release" / "release.json").read_text())
     assert description["format_version"] == 1
     assert description["guarantee"]["delta"] == 0.01

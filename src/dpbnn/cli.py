@@ -119,10 +119,11 @@ def audit(
 ) -> None:
     """Attack what is claimed, with records of our own: canaries, batches counted, runs guessed from their release.
 
-    No private data is read. Exit code 1 says that something speaks against the claim.
+    No private data is read. What is found of a release goes into its folder: audit.json, and the card. Exit code 1 says
+    that something speaks against the claim.
     """
     from dpbnn import _validate
-    from dpbnn.audit import audit_plan
+    from dpbnn.audit import audit_plan, keep_with_release
     from dpbnn.privacy.plan import PrivacyPlan
     from dpbnn.release import guarantee_of
     from dpbnn.types import DpbnnError
@@ -140,6 +141,8 @@ def audit(
             found.draw(plot)
         except (OSError, ValueError, ModuleNotFoundError) as error:
             raise DpbnnError(f"--plot cannot be written: {plot} ({error}).") from error
+    if release:
+        keep_with_release(found, release)
     typer.echo(found.to_json() if as_json else str(found))
     raise typer.Exit(1 if found.alarms else 0)
 
@@ -156,13 +159,18 @@ def check(
     Exit code 1 says that there is a hole: the promise would not hold.
     """
     from dataclasses import asdict
+    from pathlib import Path
 
-    from dpbnn.guard import inspect
+    from dpbnn.tables.fitting import Order, findings_before
+    from dpbnn.tables.schema import read_schema
     from dpbnn.types import DpbnnError
 
     if bool(schema) != (epsilon is not None):
         raise DpbnnError("--schema and --epsilon must be given together, for a table; a release needs none of them.")
-    found = inspect(_setup_of_table(path, schema, epsilon) if epsilon is not None else _setup_of_release(path))
+    if epsilon is None:
+        found = _findings_of_release(path)
+    else:
+        found = findings_before(Order(Path(path), read_schema(schema), Path("none"), epsilon))
     if as_json:
         typer.echo(json.dumps({"findings": [asdict(own) for own in found]}, indent=2))
     else:
@@ -170,26 +178,16 @@ def check(
     raise typer.Exit(1 if any(own.severity == "hole" for own in found) else 0)
 
 
-def _setup_of_release(path: str) -> Any:
-    from dpbnn.guard import Setup
-    from dpbnn.release import guarantee_of
+def _findings_of_release(path: str) -> list[Any]:
+    """What `fit` noted, and what the guarantee itself shows: older releases have no notes."""
+    from dpbnn.guard import Setup, inspect, noted
+    from dpbnn.release import guarantee_of, settings_of
 
     guarantee = guarantee_of(path)
     reasons = " ".join(guarantee.voided_by)
     seed = 0 if "unsafe_seed" in reasons else None
-    return Setup(guarantee.plan, unsafe_seed=seed, unsafe_diagnostics="unsafe_diagnostics" in reasons)
-
-
-def _setup_of_table(path: str, schema: str, epsilon: float) -> Any:
-    from pathlib import Path
-
-    from dpbnn.guard import Setup
-    from dpbnn.tables.fitting import Order, planned, unused_columns
-    from dpbnn.tables.schema import read_schema
-
-    order = Order(data=Path(path), schema=read_schema(schema), out=Path("none"), epsilon=epsilon)
-    is_named = order.schema.person is not None
-    return Setup(planned(order).plan, unused=() if is_named else unused_columns(order))
+    shown = inspect(Setup(guarantee.plan, unsafe_seed=seed, unsafe_diagnostics="unsafe_diagnostics" in reasons))
+    return noted(settings_of(path).get("findings", {}) | {own.name: own.found for own in shown})
 
 
 @app.command()

@@ -87,9 +87,8 @@ def fit_many(
     for index, one in enumerate(listed):
         x, targets = (X, y) if not runs else _shared(runs[0], X, y)
         with _named(index):
-            runs.append(
-                prepared(one.model, x, targets, one.method, one.plan, one.likelihood, one.seed, device, execution)
-            )
+            run = prepared(one.model, x, targets, one.method, one.plan, one.likelihood, one.seed, device, execution)
+            runs.append(run.inspected(x, targets))
     releases: dict[int, Release] = {}
     positions = [run.begin() for run in runs]
     with spending(*(one.plan for one in listed)):

@@ -1,8 +1,8 @@
 """`Release(posterior, guarantee)`: all that leaves the machine, and how it is saved and loaded.
 
-A saved release is a folder with two files: ``posterior.safetensors`` (numbers alone) and ``release.json``. Loading
-executes nothing. A network of `dpbnn.networks` is rebuilt; any other model is passed in and checked by names and
-shapes.
+A saved release is a folder: ``posterior.safetensors`` (numbers alone) and ``release.json`` are what is loaded, which
+executes nothing, and ``card.md`` says in words what is promised. A network of `dpbnn.networks` is rebuilt; any other
+model is passed in and checked by names and shapes.
 """
 
 import json
@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from dpbnn import _validate
+from dpbnn.card import CARD, card
 from dpbnn.clipping.objective import Objective
 from dpbnn.dropout import dropout_layers
 from dpbnn.likelihoods import LIKELIHOODS, Likelihood
@@ -32,7 +33,7 @@ from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.records import as_tensor
 from dpbnn.types import DpbnnError, DpbnnWarning
 
-__all__ = ["FORMAT_VERSION", "Release", "guarantee_of", "load"]
+__all__ = ["FORMAT_VERSION", "Release", "guarantee_of", "load", "settings_of"]
 
 FORMAT_VERSION = 1
 
@@ -132,6 +133,7 @@ class Release:
             tensors = {name: values.detach().cpu().contiguous() for name, values in self.posterior.tensors().items()}
             save_file(tensors, fresh / "posterior.safetensors")
             (fresh / "release.json").write_text(json.dumps(self._description(), indent=2, allow_nan=False))
+            (fresh / CARD).write_text(card(self.guarantee, self.settings))
             shutil.copymode(fresh / "release.json", fresh / "posterior.safetensors")  # which is written for its owner
             if target.exists():
                 target.replace(Path(scratch) / "old")
@@ -191,6 +193,11 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, likelihoo
 def guarantee_of(path: str | os.PathLike[str]) -> PrivacyGuarantee:
     """What a saved release promises; the model is not needed for it."""
     return PrivacyGuarantee.from_json(json.dumps(_read(Path(path))["guarantee"]))
+
+
+def settings_of(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """How a saved release was trained."""
+    return dict(_read(Path(path))["settings"])
 
 
 def _read(path: Path) -> dict[str, Any]:

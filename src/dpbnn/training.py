@@ -7,7 +7,7 @@ update -> posterior + guarantee = release. What comes after the noise is never h
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -91,7 +91,7 @@ def fit(
     """
     run = prepared(model, X, y, method, plan, likelihood, seed, device, execution, unsafe_diagnostics, unsafe_seed)
     measure = PublicMeasure.on(run.work.checked, public_data, plan.steps)
-    guard.refuse("evaluation-on-training-data", guard.Setup(plan, x=X, y=y, public_data=public_data))
+    run = run.inspected(X, y, public_data)
     folder = None if checkpoint is None else Checkpoint(checkpoint)
 
     position = run.begin(folder)
@@ -141,7 +141,8 @@ def prepared(
     randomness = Randomness.from_operating_system() if unsafe_seed is None else Randomness.from_seed(unsafe_seed)
     own_seed = derived_seed(None) if seed is None else _validate.whole_number("seed", seed, at_least=0)
     diagnostics = Diagnostics(unsafe_diagnostics)
-    return Run(Work(checked, records, method, plan, execution, diagnostics, randomness, own_seed), advice)
+    work = Work(checked, records, method, plan, execution, diagnostics, randomness, own_seed)
+    return Run(work, advice)
 
 
 @dataclass(frozen=True)
@@ -158,10 +159,23 @@ class Position:
 
 @dataclass(frozen=True)
 class Run:
-    """A run, before its first step."""
+    """A run, before its first step; `findings` are the guard's, what each rule found by its name."""
 
     work: Work
     advice: tuple[str, ...]
+    findings: Mapping[str, str] = field(default_factory=dict)
+
+    def inspected(self, x: Any, y: Any, public_data: tuple[Any, Any] | None = None) -> "Run":
+        """Let the guard look at all of it: refuse what it must, warn of what is weak, and note the rest."""
+        work = self.work
+        objective, seed = work.checked.objective, 0 if work.randomness.is_seeded_by_user else None
+        setup = guard.Setup(work.plan, objective.model, objective.likelihood, work.method, x, y, public_data)
+        with own_draws(work.device):
+            found = guard.inspect(replace(setup, unsafe_seed=seed, unsafe_diagnostics=work.diagnostics.wanted))
+        guard.refuse(found, "evaluation-on-training-data")
+        for weak in (own for own in found if own.severity == "weak"):
+            warnings.warn(str(weak), DpbnnWarning, stacklevel=3)
+        return replace(self, findings={own.name: own.found for own in found})
 
     def begin(self, folder: Checkpoint | None = None) -> Position:
         """The first step, or where an interrupted run was."""
@@ -211,8 +225,7 @@ class Run:
         report = work.method.report(work.plan) | findings | {"engine": work.checked.engine, "steps_taken": position.how}
         report |= {"releases_charged": len(position.ledger.charges)}
         report |= {"warnings": [*self.advice, *found]} if self.advice or found else {}
-        noted = [own.name for own in guard.inspect(guard.Setup(work.plan, model=objective.model))]
-        report |= {"findings": noted} if noted else {}
+        report |= {"findings": dict(self.findings)} if self.findings else {}
         guarantee = PrivacyGuarantee.for_plan(
             work.plan, random_source=work.randomness.source, voided_by=_voided_by(work)
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dpbnn.privacy.guarantee import PrivacyGuarantee
 
-__all__ = ["describe"]
+__all__ = ["describe", "shown"]
 
 _WEAK_EPSILON = 10.0
 
@@ -22,7 +22,7 @@ def describe(guarantee: "PrivacyGuarantee") -> str:
     if not guarantee.holds:
         return _no_guarantee(guarantee)
     sentences = (
-        f"This release is differentially private with epsilon = {_number(guarantee.epsilon)} and delta = "
+        f"This release is differentially private with epsilon = {shown(guarantee.epsilon)} and delta = "
         f"{guarantee.delta:g} for {guarantee.unit}.",
         _meaning(guarantee),
         *_cautions(guarantee),
@@ -43,7 +43,7 @@ def _no_guarantee(guarantee: "PrivacyGuarantee") -> str:
         reasons.insert(0, "no noise was added")
     sentences = [f"There is no privacy guarantee: {'; '.join(reasons)}."]
     if guarantee.plan.is_private:
-        figures = f"epsilon = {_number(guarantee.epsilon)} and delta = {guarantee.delta:g}"
+        figures = f"epsilon = {shown(guarantee.epsilon)} and delta = {guarantee.delta:g}"
         sentences.append(f"Otherwise it would have had {figures}.")
     sentences.append("Treat this release as if it contained the training data itself.")
     return " ".join(sentences)
@@ -54,7 +54,7 @@ def _if_replaced(guarantee: "PrivacyGuarantee") -> str:
         return ""
     one = guarantee.plan.max_records_per_person == 1
     replaced = "the record were replaced by another" if one else "the person's records were replaced by others"
-    return f"If {replaced} instead, epsilon would be {_number(guarantee.epsilon_replace_one)}."
+    return f"If {replaced} instead, epsilon would be {shown(guarantee.epsilon_replace_one)}."
 
 
 def _meaning(guarantee: "PrivacyGuarantee") -> str:
@@ -84,6 +84,6 @@ def _cautions(guarantee: "PrivacyGuarantee") -> list[str]:
     return cautions
 
 
-def _number(epsilon: float) -> str:
+def shown(epsilon: float) -> str:
     """All four decimals: fewer could round down."""
     return f"{epsilon:.4f}".rstrip("0").rstrip(".") if math.isfinite(epsilon) else "infinite"

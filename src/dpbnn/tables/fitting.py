@@ -3,7 +3,7 @@
     FOLDER/release.json, posterior.safetensors   what `dpbnn.load` reads
     FOLDER/table.json                            the schema, with the bounds that were bought
     FOLDER/schema.toml                           the schema as it was given
-    FOLDER/guarantee.txt, log.txt                in words: the promise, and what was chosen and why
+    FOLDER/card.md, log.txt                      in words: the promise, and what was chosen and why
 
 While a run is unfinished, FOLDER.unfinished holds its state, which is as secret as the data, and is gone at the end.
 
@@ -17,18 +17,18 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 import numpy as np
 
-from dpbnn import _validate
+from dpbnn import _validate, guard
 from dpbnn.choosing import METHODS, Chosen, Facts, choose
 from dpbnn.privacy.bounds import Purchase, purchase
 from dpbnn.privacy.budget import spending
 from dpbnn.privacy.contributions import kept_rows
+from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.tables.encoding import Encoding, numbers
 from dpbnn.tables.model import TableModel, load_table_model, log_of
 from dpbnn.tables.reading import Table, column_names, read_table, separator_of
@@ -36,9 +36,8 @@ from dpbnn.tables.schema import Number, Schema, as_values
 from dpbnn.tabular import kept_in, train
 from dpbnn.types import DpbnnError
 
-__all__ = ["Order", "fit_table", "planned", "unused_columns"]
+__all__ = ["Order", "findings_before", "fit_table"]
 
-LINE = 100
 BOUNDS_SHARE = 0.5
 """What bought bounds would cost by themselves, of epsilon."""
 
@@ -130,16 +129,22 @@ def _train(order: Order, table: Table, facts: Facts, chosen: Chosen, bought: Pur
             keep_checkpoint=True,
             progress=order.progress,
         )
+        noted = {own.name: own.found for own in _findings(order, chosen.plan)} | release.settings.get("findings", {})
+        release = replace(release, settings={**release.settings, **({"findings": noted} if noted else {})})
         _write(order, TableModel(release, encoding, tuple(Encoding(order.schema).without_bounds)), chosen, schema_text)
 
 
-def planned(order: Order) -> Chosen:
-    """What would be chosen and charged; of the rows only their number is looked at."""
+def findings_before(order: Order) -> list[guard.Finding]:
+    """What is wrong or risky about an order; of the rows only their number is looked at."""
     facts, _ = _facts(order, _rows_of(order).rows)
-    return choose(facts, order.given)
+    return _findings(order, choose(facts, order.given).plan)
 
 
-def unused_columns(order: Order) -> list[str]:
+def _findings(order: Order, plan: PrivacyPlan) -> list[guard.Finding]:
+    return guard.inspect(guard.Setup(plan, unused=() if order.schema.person else _unused_columns(order)))
+
+
+def _unused_columns(order: Order) -> list[str]:
     """Names in the file that nothing is learned from."""
     schema = order.schema
     separator = separator_of(order.data, list(schema.columns), schema.separator) if schema.names is None else ","
@@ -282,7 +287,6 @@ def _write(order: Order, model: TableModel, chosen: Chosen, schema_text: str) ->
         values = {"schema": as_values(model.encoding.schema), "bought": model.bought}
         (fresh / "table.json").write_text(json.dumps(values, indent=1))
         (fresh / "schema.toml").write_text(schema_text)
-        (fresh / "guarantee.txt").write_text(f"{fill(str(model.release.guarantee), LINE)}\n")
         (fresh / "log.txt").write_text(log_of(model, chosen))
         fresh.replace(_finished(order))
     except OSError as error:

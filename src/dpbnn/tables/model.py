@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dpbnn import guard
 from dpbnn.choosing import Chosen
 from dpbnn.prediction import Prediction, RealPrediction
 from dpbnn.release import Release, load
@@ -17,6 +18,10 @@ from dpbnn.tabular import in_units
 from dpbnn.types import DpbnnError
 
 __all__ = ["TableModel", "load_table_model", "log_of", "settings_of", "shown"]
+
+
+OF_ALL_CHAINS = ("temperature", "short-chain")
+"""Findings that all settings which suit a private table have (docs/tables.md); on the card alone."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,10 @@ class TableModel:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What training found that whoever uses the model should know."""
-        return tuple(self.release.settings.get("warnings", ()))
+        """What whoever uses the model should know: by the guard, and from training."""
+        settings = self.release.settings
+        found = [own for own in guard.noted(settings.get("findings", {})) if own.name not in OF_ALL_CHAINS]
+        return (*map(str, found), *settings.get("warnings", ()))
 
     @property
     def bought_bounds(self) -> dict[str, tuple[Any, Any]]:
