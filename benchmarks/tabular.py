@@ -185,7 +185,7 @@ def ours(
             "clip_norm": tuned["clip"] * chosen.plan.clip_norm,
         }
         chosen = choose(facts, given)
-    release = train(split.x, split.y, facts, chosen, seed=seed, progress=False)
+    release = train(split.x, split.y, facts, chosen, is_counted=True, seed=seed, progress=False)
     prediction: Any = release.predict(split.x_test, seed=seed)
     if split.span is not None:
         prediction = in_units(prediction, *split.span)

@@ -54,6 +54,9 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "latin.csv").write_bytes("age,city,bought\n1,Málaga,no\n".encode("latin-1"))
     quoted = 'age,city,bought,note\n1,Rome,no,"hm\n2,Rome,no,5 pipes\n3,Rome,no,5" pipe\n4,Rome,no,\n'
     (tmp_path / "quoted.csv").write_text(quoted)
+    made_up = "age,city,bought,note\n" + '1,Rome,no,a\r9,Oslo,yes,b\r9,Oslo,yes,"c\n' + "2,Rome,no,\n" * 2
+    (tmp_path / "returns.csv").write_bytes(made_up.encode())
+    (tmp_path / "headless.csv").write_text("Alice Smith,HIV positive,oncology\nBob Jones,healthy,surgery\n")
     (tmp_path / "few.csv").write_text("age,city,bought\n" + "1,Rome,no\n" * 5)
     (tmp_path / "numbers.toml").write_text(NUMBERS)
     monkeypatch.chdir(tmp_path)
@@ -175,6 +178,8 @@ def test_every_method_can_be_asked_for(folder, capsys, method):
         ("fit ragged.csv --schema schema.toml --out m --epsilon 1", "must have 3 columns, got one with 2 (line 3)"),
         ("fit latin.csv --schema schema.toml --out m --epsilon 1", "it is not in UTF-8; save it as such"),
         ("fit quoted.csv --schema schema.toml --out m --epsilon 1", "each row on a line of its own, got 3 rows on 5"),
+        ("fit returns.csv --schema schema.toml --out m --epsilon 1", "got a lone carriage return"),
+        ("fit headless.csv --schema schema.toml --out m --epsilon 1", "names none of the columns; has the file no h"),
         ("fit . --schema schema.toml --out m --epsilon 1", "must be a CSV or Parquet file, got a folder"),
         (f"{FIT} --out m --epsilon 1 --batch-size 3000", "batch_size must be at most the number of rows (2000)"),
         ("fit few.csv --schema numbers.toml --out m --epsilon 1", "low and high in the schema for 'age'"),
@@ -330,6 +335,9 @@ def test_a_release_that_is_ready_is_handed_over_and_never_made_again(folder, cap
             cli.main()
     ready = (folder / "model.unfinished" / "release" / "posterior.safetensors").read_bytes()
     monkeypatch.setattr(fitting, "train", lambda *_, **__: pytest.fail("trained again"))
+    code, printed = fit(capsys, "--resume", "--quiet", "--clip-norm", "7")
+    assert code == 2
+    assert "other settings or another schema" in printed.err
     code, _ = fit(capsys, "--resume", "--quiet")
     assert code == 0
     assert (folder / "model" / "posterior.safetensors").read_bytes() == ready

@@ -25,7 +25,7 @@ def test_importing_loads_no_heavy_library():
 
 
 def test_importing_takes_at_most_0_4_seconds_more_than_torch():
-    code = "import time, torch; start = time.perf_counter(); import dpbnn; print(time.perf_counter() - start)"
+    code = "import time, torch; start = time.process_time(); import dpbnn; print(time.process_time() - start)"
     assert min(float(python(code)) for _ in range(3)) < 0.4
 
 

@@ -28,12 +28,13 @@ from dpbnn import _validate
 from dpbnn.execution import Execution
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
+from dpbnn.own_draws import borrowed_generators
 from dpbnn.privacy.budget import spending
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.records import ResidentRecords
 from dpbnn.release import Release
 from dpbnn.stepping import RecordedSteps, why_not_recorded
-from dpbnn.training import Position, Run, own_draws, prepared
+from dpbnn.training import Position, Run, prepared
 from dpbnn.types import DpbnnError
 
 __all__ = ["Setup", "fit_many"]
@@ -90,8 +91,8 @@ def fit_many(
             run = prepared(one.model, x, targets, one.method, one.plan, one.likelihood, one.seed, device, execution)
             runs.append(run.inspected(x, targets))
     releases: dict[int, Release] = {}
-    positions = [run.begin() for run in runs]
     with spending(*(one.plan for one in listed)):
+        positions = [run.begin() for run in runs]
         for group in _groups(runs, positions):
             own_runs = [runs[index] for index in group]
             reached = _train(own_runs, [positions[index] for index in group], progress)
@@ -142,7 +143,7 @@ def _groups(runs: Sequence[Run], positions: Sequence[Position]) -> Iterable[list
 
 def _train(runs: list[Run], positions: list[Position], progress: bool) -> list[Position]:
     device, steps = runs[0].work.device, runs[0].work.plan.steps
-    with own_draws(device):
+    with borrowed_generators(device):
         if len(runs) == 1:
             return [_last(runs[0], positions[0], progress)]
         together = RecordedSteps([run.work for run in runs], [position.state for position in positions], 0)

@@ -18,7 +18,7 @@ from dpbnn.dropout import without_fast_path
 from dpbnn.ensemble import Ensemble, Inputs, Layout, PeakMemory, Predicted, layout
 from dpbnn.execution import PRECISIONS, computing_in, warn_of_slowness
 from dpbnn.likelihoods import Moments, Probabilities
-from dpbnn.own_draws import derived_seed
+from dpbnn.own_draws import borrowed_generators, derived_seed
 from dpbnn.posterior import Posterior
 from dpbnn.prediction import ClassPrediction, Prediction, RealPrediction, joined, within_range
 from dpbnn.types import DpbnnError
@@ -219,9 +219,8 @@ def _default_limit(device: torch.device) -> int:
 def _generators_seeded(seed: int, start: int, device: torch.device) -> Iterator[None]:
     """Seed torch's own generators, from which dropout draws, for the records from `start` on; then all is as before."""
     own = derived_seed(seed, start)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with borrowed_generators(device):
         torch.default_generator.manual_seed(own)
         if device.type == "cuda":
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(own)
+            torch.cuda.manual_seed(own)
         yield

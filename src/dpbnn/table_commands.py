@@ -44,7 +44,10 @@ def schema(
     if as_json:
         typer.echo(json.dumps({"schema": str(target), "columns": found}, indent=2))
     else:
-        typer.echo(f"{target} names {len(found)} columns. Fill in what is public about each, then run dpbnn fit.")
+        where = "" if no_header else f" The first line of {data} was taken for their names: look whether it is."
+        typer.echo(
+            f"{target} names {len(found)} columns.{where} Fill in what is public about each, then run dpbnn fit."
+        )
 
 
 def fit(

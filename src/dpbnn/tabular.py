@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -16,12 +17,13 @@ from dpbnn.choosing import Chosen, Facts
 from dpbnn.likelihoods import Categorical, HomoscedasticGaussian, Likelihood
 from dpbnn.methods import BBP, SGD, SGLD, MCDropout, Method
 from dpbnn.networks import MLP
+from dpbnn.own_draws import borrowed_generators
 from dpbnn.prediction import RealPrediction
 from dpbnn.priors import Gaussian
 from dpbnn.privacy.bounds import quantile
 from dpbnn.release import Release
 from dpbnn.training import fit
-from dpbnn.types import DpbnnWarning
+from dpbnn.types import DpbnnError, DpbnnWarning
 
 __all__ = ["in_units", "kept_in", "train"]
 
@@ -46,10 +48,13 @@ def train(
     chosen: Chosen,
     assumptions: Sequence[str] = (),
     *,
+    is_counted: bool,
     noise_file: Path | None = None,
     **how: Any,
 ) -> Release:
     """Fit the chosen network; `how` goes to `dpbnn.fit`, and `assumptions` into the guarantee.
+
+    Where rows were counted (`is_counted`), their number is public, and neighbours are blanked out rather than removed.
 
     A noise level that was bought is kept in `noise_file`, and not bought again.
 
@@ -74,8 +79,10 @@ def train(
         level = kept_in(noise_file, lambda: _noise_level(release, X, y, epsilon))
         release = dataclasses.replace(release, likelihood=HomoscedasticGaussian(level))
     guarantee = release.guarantee
-    assumed = (*guarantee.assumptions, *assumptions)
-    return dataclasses.replace(release, guarantee=dataclasses.replace(guarantee, assumptions=assumed))
+    further: Any = {"assumptions": (*guarantee.assumptions, *assumptions)}
+    if is_counted:
+        further["adjacency"] = "zero_out"
+    return dataclasses.replace(release, guarantee=dataclasses.replace(guarantee, **further))
 
 
 def _likelihood(facts: Facts) -> Likelihood:
@@ -86,11 +93,19 @@ def _likelihood(facts: Facts) -> Likelihood:
 def kept_in(file: Path | None, bought: Callable[[], Any]) -> Any:
     """What was bought, from the file where it is already; nothing that is paid for once is drawn twice."""
     if file is not None and file.is_file():
-        return json.loads(file.read_text())
+        try:
+            return json.loads(file.read_text())
+        except ValueError as error:
+            raise DpbnnError(
+                f"{file} is damaged; delete the unfinished run (what it has released stays spent)."
+            ) from error
     found = bought()
     if file is not None:
         fresh = file.with_suffix(".new")
-        fresh.write_text(json.dumps(found))
+        with fresh.open("w") as writing:
+            json.dump(found, writing)
+            writing.flush()
+            os.fsync(writing.fileno())
         fresh.replace(file)
     return found
 
@@ -122,7 +137,7 @@ def _falling(rate: float, steps: int) -> list[tuple[float, int]]:
 
 def _network(facts: Facts, chosen: Chosen, seed: int | None) -> MLP:
     """All outputs are zero at first: nothing is believed before anything is seen."""
-    with torch.random.fork_rng(devices=[]):
+    with borrowed_generators(torch.device("cpu")):
         if seed is not None:
             torch.manual_seed(seed)
         network = MLP(facts.features, chosen.hidden, facts.outputs, chosen.activation, chosen.dropout)

@@ -6,7 +6,6 @@ update -> posterior + guarantee = release. What comes after the noise is never h
 
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -22,7 +21,7 @@ from dpbnn.diagnostics import Diagnostics
 from dpbnn.execution import Execution
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
-from dpbnn.own_draws import derived_seed
+from dpbnn.own_draws import borrowed_generators, derived_seed
 from dpbnn.posterior import Posterior
 from dpbnn.preparation import check_types, on_device, raised, remarks
 from dpbnn.privacy.budget import spending
@@ -37,7 +36,7 @@ from dpbnn.release import Release
 from dpbnn.stepping import EagerSteps, RecordedSteps, Steps, Work, why_not_recorded
 from dpbnn.types import DpbnnWarning
 
-__all__ = ["Position", "Run", "fit", "own_draws", "prepared", "steps_from"]
+__all__ = ["Position", "Run", "fit", "prepared", "steps_from"]
 
 LARGEST_WEIGHT = 1e6
 
@@ -94,15 +93,12 @@ def fit(
     run = run.inspected(X, y, public_data)
     folder = None if checkpoint is None else Checkpoint(checkpoint)
 
-    position = run.begin(folder)
-    with (
-        spending(plan, is_void=bool(_voided_by(run.work))),
-        own_draws(run.work.device),
-        show_progress(run.work.plan, position.step, progress) as display,
-    ):
-        for reached in run.steps(position, folder):
-            position = reached
-            display(position.step, measure.after(position.step, partial(method.to_posterior, position.state)))
+    with spending(plan, is_void=bool(_voided_by(run.work))), borrowed_generators(run.work.device):
+        position = run.begin(folder)
+        with show_progress(run.work.plan, position.step, progress) as display:
+            for reached in run.steps(position, folder):
+                position = reached
+                display(position.step, measure.after(position.step, partial(method.to_posterior, position.state)))
     release = run.release(position, measure)
     if folder is not None and not keep_checkpoint:
         folder.remove()
@@ -170,7 +166,7 @@ class Run:
         work = self.work
         objective, seed = work.checked.objective, 0 if work.randomness.is_seeded_by_user else None
         setup = guard.Setup(work.plan, objective.model, objective.likelihood, work.method, x, y, public_data)
-        with own_draws(work.device):
+        with borrowed_generators(work.device):
             found = guard.inspect(replace(setup, unsafe_seed=seed, unsafe_diagnostics=work.diagnostics.wanted))
         guard.refuse(found, "evaluation-on-training-data")
         for weak in (own for own in found if own.severity == "weak"):
@@ -296,14 +292,3 @@ def _diverged(posterior: Posterior) -> list[str]:
     if largest <= LARGEST_WEIGHT:
         return []
     return [f"The trained weights reach {largest:.3g}: the run has diverged. Its budget is spent; use a smaller rate."]
-
-
-@contextmanager
-def own_draws(device: torch.device) -> Iterator[None]:
-    """Whatever the model draws leaves the caller's generators as they were."""
-    is_cuda = device.type == "cuda"
-    with (
-        torch.random.fork_rng(devices=[device] if is_cuda else []),
-        torch.cuda.device(device) if is_cuda else nullcontext(),
-    ):
-        yield

@@ -1,5 +1,7 @@
 """A budget of several fits: nothing gets beyond it."""
 
+import multiprocessing
+
 import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant
@@ -155,3 +157,31 @@ def test_a_void_guarantee_is_not_counted_as_one():
     how = {"method": dpbnn.SGD(0.1), "plan": HALF, "likelihood": dpbnn.Categorical(), "progress": False}
     with BudgetAccountant(epsilon=1.2, delta=1e-5), pytest.raises(BudgetError, match="void"):
         dpbnn.fit(dpbnn.networks.MLP(3, [], 2), x, y, unsafe_seed=1, **how)
+
+
+def _spend_elsewhere(queue):
+    try:
+        train()
+        queue.put("spent")
+    except BudgetError as error:
+        queue.put(str(error))
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_other_processes_do_not_pass_a_budget_by(start):
+    context = multiprocessing.get_context(start)
+    queue = context.Queue()
+    with BudgetAccountant(epsilon=0.6, delta=1e-5):
+        other = context.Process(target=_spend_elsewhere, args=(queue,))
+        other.start()
+    assert "must not pass a BudgetAccountant by" in queue.get(timeout=120)
+    other.join()
+    train()
+
+
+def test_a_search_is_charged_what_it_claims():
+    plans = (PrivacyPlan.for_budget(epsilon=0.7, **SHAPE),) * 2
+    composed = composed_epsilon(plans, SHAPE["delta"])
+    assert composed > 1.0
+    assert Together(plans, epsilon_of_others=1.5).cost == (1.5, SHAPE["delta"])

@@ -11,13 +11,14 @@ pytest.importorskip("opendp")
 
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 
 import dpbnn
 from dpbnn.privacy import bounds as buying
-from dpbnn.sklearn import DPBayesClassifier, DPBayesRegressor
+from dpbnn.sklearn import DPBayesClassifier, DPBayesRegressor, DPGridSearch
 
 METHODS = ("sgld", "bbp", "mc_dropout", "sgd")
 EXPECTED_TO_FAIL = {
@@ -206,6 +207,31 @@ def test_the_same_fit_again_spends_nothing(classes):
             model.set_params(random_state=1).fit(X, y)
 
 
+def test_a_fit_with_people_is_not_one_without_them(classes):
+    X, y = classes
+    people = np.arange(len(X)) // 2
+    model = DPBayesClassifier(bounds=(0, 10)).fit(X, y, people)
+    release = model.release_
+    del people
+    assert model.fit(X, y).release_ is not release
+
+
+def test_a_refused_fit_leaves_no_labels(classes):
+    model = DPBayesClassifier(bounds=(0, 10))
+    with dpbnn.BudgetAccountant(epsilon=0.5, delta=1e-4), pytest.raises(dpbnn.BudgetError):
+        model.fit(*classes)
+    assert not [name for name in vars(model) if name in ("classes_", "bounds_", "release_")]
+
+
+def test_where_rows_are_counted_their_number_is_public_and_neighbours_are_blanked_out(classes):
+    counted = DPBayesClassifier(bounds=(0, 10), epochs=1).fit(*classes).guarantee_
+    declared = DPBayesClassifier(bounds=(0, 10), epochs=1, dataset_size=1500).fit(*classes).guarantee_
+    assert (counted.adjacency, declared.adjacency) == ("zero_out", "add_or_remove")
+    assert counted.epsilon == declared.epsilon
+    assert "is there or blanked out, the number of records being public" in str(counted)
+    assert dpbnn.privacy.guarantee.PrivacyGuarantee.from_json(counted.to_json()) == counted
+
+
 def test_a_budget_is_charged_once_for_bounds_and_training_before_either(classes, monkeypatch):
     looked = []
     monkeypatch.setattr(buying, "quantile", lambda *_: looked.append(1) or 1.0)
@@ -219,14 +245,20 @@ def test_a_budget_is_charged_once_for_bounds_and_training_before_either(classes,
 
 
 def test_other_processes_do_not_pass_a_budget_by(classes):
+    X, y = classes
     model = DPBayesClassifier(bounds=(0, 10), epochs=1)
-    with dpbnn.BudgetAccountant(epsilon=1.5, delta=1e-4):
-        sent = pickle.loads(pickle.dumps(model))
-    assert "_budget_in" not in vars(pickle.loads(pickle.dumps(model))), "outside of it nothing is noted"
-    sent._budget_in += 1
-    with pytest.raises(dpbnn.BudgetError, match="n_jobs=1"):
-        sent.fit(*classes)
-    clone(sent).fit(*classes)
+    searching = DPGridSearch(model, {"prior_scale": [1.0]})
+    several = OneVsRestClassifier(model, n_jobs=2).fit(X, y)  # workers that are older than the budget
+    with dpbnn.BudgetAccountant(epsilon=1.0, delta=1e-4) as budget:
+        for spend in (
+            lambda: clone(several).fit(X, y),
+            lambda: cross_val_score(searching, X, y, cv=2, n_jobs=2, error_score="raise"),
+        ):
+            with pytest.raises(dpbnn.BudgetError, match="n_jobs=1"):
+                spend()
+        assert not budget.charges
+        DPBayesClassifier(bounds=(0, 10), epochs=1).fit(X, y)
+    clone(several).fit(X, y)
 
 
 def test_they_work_in_a_pipeline(classes):

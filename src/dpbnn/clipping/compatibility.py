@@ -25,6 +25,7 @@ from dpbnn.clipping.treatment import Treatment
 from dpbnn.clipping.verdict import Verdict, refuse_mixing_in, try_out
 from dpbnn.execution import warn_of_slowness
 from dpbnn.likelihoods import Likelihood
+from dpbnn.own_draws import borrowed_generators
 from dpbnn.types import DpbnnError, Weights
 
 __all__ = ["CheckedModel", "check_model", "mode_of"]
@@ -141,7 +142,7 @@ def _warn_of_slow_modules(objective: Objective, own: Weights, verdict: Verdict, 
 
 def _slow_modules(objective: Objective, own: Weights, num_outputs: int, x: Tensor, y: Tensor) -> dict[str, nn.Module]:
     """Those whose weights a recording on made-up records loses sight of."""
-    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), torch.inference_mode(False):
+    with borrowed_generators(x.device), torch.inference_mode(False):
         made_up = made_up_records(objective, x, y, 2, num_outputs)
         weights = objective.model_weights() | own
         lost = record(objective.treated(Treatment({}, None)), weights, *made_up).strays

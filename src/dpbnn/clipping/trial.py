@@ -23,6 +23,7 @@ from dpbnn.clipping.objective import Objective
 from dpbnn.clipping.treatment import Treatment
 from dpbnn.dropout import dropout_layers
 from dpbnn.modes import evaluating
+from dpbnn.own_draws import borrowed_generators
 from dpbnn.types import DpbnnError, Weights
 
 __all__ = ["Trial", "own_randomness", "refuse_impressions"]
@@ -266,7 +267,7 @@ def _is_same(first: object, second: object) -> bool:
 @contextmanager
 def own_randomness(device: torch.device) -> Iterator[None]:
     """Nothing that is drawn inside is seen outside."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with borrowed_generators(device):
         _start_draws(0, device)
         yield
 

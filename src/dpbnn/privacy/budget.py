@@ -17,6 +17,7 @@ What is charged at once was fixed at once (`fit_many`, a search), and costs what
 """
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -30,15 +31,20 @@ from dpbnn.privacy.accountants.rdp import divergences, pure_divergences
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.types import DpbnnError
 
-__all__ = ["BudgetAccountant", "BudgetError", "Together", "composed_epsilon", "is_open", "spending"]
+__all__ = ["BudgetAccountant", "BudgetError", "Together", "arrived_from", "composed_epsilon", "home", "spending"]
 
 COMPOSITIONS = ("basic", "rdp")
 ORDERS = tuple(1 + 2 ** (k / 4) for k in range(-12, 40))
 ROUNDING = 1e-9
 """Of the budget: what adding up may be off by."""
 
+HOME = "DPBNN_BUDGET_PROCESS"
+"""Says to processes that are started meanwhile where the open budget is."""
+
 _open: list["BudgetAccountant"] = []
 """The one that is open, for all threads of this process."""
+_paid_in: int | None = None
+"""The process with an open budget from which the last work came."""
 _charged: ContextVar[tuple[PrivacyPlan, ...]] = ContextVar("dpbnn_charged", default=())
 
 
@@ -59,11 +65,12 @@ class Together:
     @property
     def cost(self) -> tuple[float, float]:
         """Epsilon and delta: added up, or where that is less, by Renyi divergences."""
-        epsilon, delta = math.fsum(plan.epsilon() for plan in self.plans), math.fsum(plan.delta for plan in self.plans)
-        largest = max(plan.delta for plan in self.plans)
-        if len(self.plans) > 1 and (composed := composed_epsilon(self.plans, largest)) <= epsilon:
-            epsilon, delta = composed, largest
-        return max(epsilon, self.epsilon_of_others), delta
+        others = self.epsilon_of_others
+        epsilon = max(others, math.fsum(plan.epsilon() for plan in self.plans))
+        delta, largest = math.fsum(plan.delta for plan in self.plans), max(plan.delta for plan in self.plans)
+        if len(self.plans) > 1 and (composed := max(others, composed_epsilon(self.plans, largest))) <= epsilon:
+            return composed, largest
+        return epsilon, delta
 
     def divergence(self, order: float) -> float:
         """Renyi's, of this order."""
@@ -74,8 +81,8 @@ class Together:
 class BudgetAccountant:
     """A budget for everything that is fitted inside of it, in all threads of this process, all on the same people.
 
-    Other processes know nothing of it. The estimators refuse to be fitted in one (``n_jobs``); what else they do has to
-    be charged by hand.
+    In other processes that this one starts while it is open, or sends an estimator to (``n_jobs``), fits are refused;
+    what else they do has to be charged by hand.
 
     Args:
         epsilon: of all fits together.
@@ -83,7 +90,7 @@ class BudgetAccountant:
         composition: "basic" or "rdp" (tighter for many fits).
 
     Guarantees:
-        a fit that would go over is refused before it sees a record
+        a fit that would go over is refused before anything but checks has looked at a record
         what was charged stays charged, also where a fit fails
     """
 
@@ -98,14 +105,18 @@ class BudgetAccountant:
     def __enter__(self) -> Self:
         if _open:
             raise DpbnnError("A BudgetAccountant must not be opened inside another one; charge the outer one.")
+        _refuse_elsewhere()
         _open.append(self)
+        os.environ[HOME] = str(os.getpid())
         return self
 
     def __exit__(self, *_: object) -> None:
         _open.remove(self)
+        del os.environ[HOME]
 
     def charge(self, *plans: PrivacyPlan, epsilon_of_others: float = 0.0) -> None:
         """Spend what plans cost that are fixed at once, or refuse all of them (see `Together`)."""
+        _refuse_elsewhere()
         with self._lock:
             self._charge(Together(plans, epsilon_of_others))
 
@@ -174,14 +185,28 @@ def composed_epsilon(plans: Sequence[PrivacyPlan], delta: float) -> float:
     return min(_epsilon(order, total, delta) for order, total in zip(ORDERS, totals, strict=True))
 
 
-def is_open() -> bool:
-    """Whether a budget pays for fits in this process."""
-    return bool(_open)
+def home() -> int | None:
+    """The process whose open budget pays for what is done or begun here."""
+    if (known := os.environ.get(HOME)) is not None:
+        return int(known)
+    return _paid_in
+
+
+def arrived_from(process: int | None) -> None:
+    """Work has come from a process with an open budget, or from one without: workers may be older than a budget."""
+    global _paid_in
+    _paid_in = None if process == os.getpid() else process
+
+
+def _refuse_elsewhere() -> None:
+    if home() not in (None, os.getpid()):
+        raise BudgetError("A fit in another process must not pass a BudgetAccountant by; fit in its own: n_jobs=1.")
 
 
 @contextmanager
 def spending(*plans: PrivacyPlan, epsilon_of_others: float = 0.0, is_void: bool = False) -> Iterator[None]:
     """Charge the budget that is open, if there is one: once, also where fits of these plans follow inside."""
+    _refuse_elsewhere()
     if not _open or all(plan in _charged.get() for plan in plans):
         yield
         return

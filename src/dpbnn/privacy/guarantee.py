@@ -62,7 +62,7 @@ class PrivacyGuarantee:
         *,
         accountant: str | None = None,
         adjacency: str = "add_or_remove",
-        released: str = "all iterates of the training run and everything computed from them",
+        released: str | None = None,
         random_source: str = "the operating system",
         assumptions: Sequence[str] = (),
         voided_by: Sequence[str] = (),
@@ -91,7 +91,7 @@ class PrivacyGuarantee:
             epsilon_replace_one=rounded_up(plan.epsilon(accountant, adjacency="replace_one")),
             sampling=f"Poisson, in each step every record with probability {plan.batch_size}/{plan.dataset_size}",
             mechanism=_mechanism(plan),
-            released=released,
+            released=_released(plan) if released is None else released,
             random_source=random_source,
             assumptions=(*_assumptions(plan), *further),
             voided_by=reasons,
@@ -181,6 +181,11 @@ def _or_infinite(value: float | None) -> float:
     return math.inf if value is None else value
 
 
+def _released(plan: PrivacyPlan) -> str:
+    bought = ", the bounds and noise levels that it bought," if plan.pure_epsilons else ""
+    return f"all iterates of the training run{bought} and everything computed from them"
+
+
 def _mechanism(plan: PrivacyPlan) -> str:
     if not plan.is_private:
         return "no clipping, no noise"
@@ -193,7 +198,7 @@ def _mechanism(plan: PrivacyPlan) -> str:
     )
     if not plan.pure_epsilons:
         return steps
-    total = rounded_up(sum(plan.pure_epsilons))
+    total = rounded_up(plan.max_records_per_person * sum(plan.pure_epsilons))
     releases = "1 release" if len(plan.pure_epsilons) == 1 else f"{len(plan.pure_epsilons)} releases"
     return f"{steps}; and {releases} without delta (bounds, noise levels), of epsilon {total:g} in all"
 
@@ -206,7 +211,7 @@ def _assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
         "the initial weights and all settings do not depend on the private data",
         "what checks of the values find before training, such as labels out of range, is for the data holder only",
         "the model treats each record alone in all circumstances, as it did on made-up ones before training",
-        "a record's gradient is rounded alike whichever records share its batch",
+        "a record's gradient and prediction are rounded alike whichever records share its batch",
         "the machine that trains is trusted, and its random generators, which are not cryptographic, are not predicted",
         "side channels of floating-point arithmetic and of timing are not covered",
         "a search over settings on the private data is not covered",

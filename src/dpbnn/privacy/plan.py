@@ -115,7 +115,7 @@ class PrivacyPlan:
             sampling_rate=draft.sampling_rate,
             steps=draft.steps,
             records_per_person=draft.max_records_per_person,
-            adjacency=one_of("adjacency", adjacency, ADJACENCIES),
+            adjacency=_accounted_as(adjacency),
             pure_epsilons=draft.pure_epsilons,
         )
         return replace(draft, noise_multiplier=least_noise(budget))
@@ -161,8 +161,8 @@ class PrivacyPlan:
         """The epsilon of the run, or of its first `steps` steps.
 
         `accountant` is "pld" or "rdp", both valid bounds, or None for the tighter of them; "gdp" is an
-        approximation that can be far too small. `adjacency` "add_or_remove" also covers a record that is zeroed
-        out with n public.
+        approximation that can be far too small. `adjacency` "zero_out", for a record that is blanked out with n
+        public, costs what "add_or_remove" does; "replace_one" costs more.
         """
         return self.account(accountant, adjacency=adjacency, steps=steps).epsilon
 
@@ -170,12 +170,11 @@ class PrivacyPlan:
         self, accountant: str | None = None, *, adjacency: str = "add_or_remove", steps: int | None = None
     ) -> Accounting:
         """As `epsilon`, with the name of the accountant and what should be known about the figure."""
-        one_of("adjacency", adjacency, ADJACENCIES)
         taken = self.steps if steps is None else whole_number("steps", steps, at_least=0)
         if taken > self.steps:
             refuse("steps", f"at most the plan's {self.steps}", taken)
         charged = () if taken == 0 else levels(self.noise_multiplier, taken)
-        people: Any = (self.max_records_per_person, adjacency, self.pure_epsilons)
+        people: Any = (self.max_records_per_person, _accounted_as(adjacency), self.pure_epsilons)
         charge = Charge(self.sampling_rate, charged, self.delta, *people)
         if taken == 0:
             pure = charge.records_changed * sum(self.pure_epsilons)
@@ -206,6 +205,11 @@ class PrivacyPlan:
         values = _json.load("PrivacyPlan", text, versions)
         without_privacy = values["clip_norm"] is None
         return cls(**values | ({"clip_norm": math.inf} if without_privacy else {}))
+
+
+def _accounted_as(adjacency: str) -> str:
+    """A record that is blanked out adds zero to every sum, and is seen by no quantile: as if it were not there."""
+    return {"zero_out": "add_or_remove"}.get(adjacency) or one_of("adjacency", adjacency, ADJACENCIES)
 
 
 def _is_without_privacy(*given: object) -> bool:

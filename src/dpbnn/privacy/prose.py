@@ -12,6 +12,7 @@ _WEAK_EPSILON = 10.0
 
 _ADJACENCY = {
     "add_or_remove": "is added or removed (or blanked out, the data set size being public)",
+    "zero_out": "is there or blanked out, the number of records being public",
     "replace_one": "is replaced by another",
 }
 _ACCOUNTANT = {"pld": "privacy loss distributions (PLD)", "rdp": "Renyi differential privacy (RDP)"}

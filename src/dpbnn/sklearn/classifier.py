@@ -67,13 +67,11 @@ class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc
             return self
         X, y = self._kept(X, y, groups)
         assumptions = []
+        classes = np.unique(y if self.classes is None else np.asarray(self.classes))
         if self.classes is None:
-            self.classes_ = np.unique(y)
-            assumptions.append(f"the {len(self.classes_)} class labels are public: they were taken from the data")
-        else:
-            self.classes_ = np.unique(np.asarray(self.classes))
-        labels = _labels(y, self.classes_)
-        terms = self._terms(len(X), X.shape[1], len(self.classes_))
+            assumptions.append(f"the {len(classes)} class labels are public: they were taken from the data")
+        labels = _labels(y, classes)
+        terms = self._terms(len(X), X.shape[1], len(classes))
 
         def scaled() -> tuple[np.ndarray, np.ndarray]:
             bought = terms.bought
@@ -81,6 +79,7 @@ class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc
             return self.bounds_.scaled(X).astype(np.float32), labels
 
         self._release(terms, scaled, assumptions)
+        self.classes_ = classes
         return self._remember(*data)
 
     def predict_proba(self, X: Any) -> np.ndarray:

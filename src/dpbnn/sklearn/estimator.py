@@ -1,6 +1,6 @@
 """What the classifier and the regressor share."""
 
-import os
+import pickle
 import sys
 import warnings
 import weakref
@@ -17,14 +17,16 @@ from dpbnn import _validate
 from dpbnn.choosing import METHODS, Chosen, Facts, choose
 from dpbnn.prediction import Prediction
 from dpbnn.privacy.bounds import Bounds, Purchase, purchase
-from dpbnn.privacy.budget import BudgetError, is_open, spending
+from dpbnn.privacy.budget import arrived_from, home, spending
 from dpbnn.privacy.contributions import kept_rows
 from dpbnn.tabular import train
 from dpbnn.types import DpbnnError, DpbnnWarning
 
 __all__ = ["DPBayesEstimator", "Terms", "as_bounds", "keep_arguments"]
 
-NOTHING: tuple[tuple[Any, ...], str] = ((), "")
+BUDGET_IN = "_budget_in"
+NOTHING: tuple[tuple[Any, ...], bytes] = ((), b"")
+GONE = object()
 LARGEST_SEED = 2**31 - 1
 GIVEN_AS_PUBLIC = ("bounds", "target_bounds", "classes")
 SETTINGS = ("hidden", "learning_rate", "clip_norm", "batch_size", "epochs", "prior_scale", "dropout")
@@ -84,7 +86,12 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
     def __getstate__(self) -> Any:
         """Without references to records; with where its budget is, if it is sent to another process to be fitted."""
         own = {name: value for name, value in super().__getstate__().items() if name != "_fitted_on"}
-        return own | {"_budget_in": os.getpid()} if is_open() else own
+        return own | {BUDGET_IN: home()}
+
+    def __setstate__(self, state: Any) -> None:
+        """Where there is an open budget, this process now knows of it, also for clones and searches."""
+        arrived_from(state.pop(BUDGET_IN, None))
+        super().__setstate__(state)
 
     def _is_repeated(self, *data: Any) -> bool:
         """Whether this very fit, of the same arrays with the same settings, was the last one: nothing is spent twice.
@@ -93,7 +100,7 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         """
         last, settings = getattr(self, "_fitted_on", NOTHING)
         same = len(last) == len(data) and all(ref() is own for ref, own in zip(last, data, strict=True))
-        if not same or settings != repr(self.get_params()):
+        if not same or settings != pickle.dumps(self.get_params()):
             return False
         warnings.warn(
             "This estimator has been fitted on these very arrays with these settings: its release stays as it is, and "
@@ -106,8 +113,8 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
     def _remember(self, *data: Any) -> Self:
         """By weak references: no record stays alive, or is pickled, with the estimator."""
         try:
-            self._fitted_on = tuple(_reference(own) for own in data), repr(self.get_params())
-        except TypeError:  # a list, which takes none
+            self._fitted_on = tuple(_reference(own) for own in data), pickle.dumps(self.get_params())
+        except (TypeError, AttributeError, pickle.PicklingError):  # a list, which takes none; settings of odd kinds
             self._fitted_on = NOTHING
         return self
 
@@ -160,8 +167,6 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """All that sees records happens here, within the budget; `scaled` buys bounds and keeps to them."""
         _warn_of_searches()
-        if getattr(self, "_budget_in", os.getpid()) != os.getpid():
-            raise BudgetError("A fit in another process must not pass a BudgetAccountant by; pass n_jobs=1, or clone.")
         seed = None if self.random_state is None else self._seed()
         how: Any = {"seed": seed, "checkpoint": self.checkpoint, "progress": self.verbose}
         if any(getattr(self, name, None) is not None for name in GIVEN_AS_PUBLIC):
@@ -172,7 +177,8 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         if self.dataset_size is None:
             assumptions = [*assumptions, "the number of rows is public: it was taken from the data"]
         with spending(terms.chosen.plan):
-            self.release_ = train(*scaled(), terms.facts, terms.chosen, assumptions, **how)
+            is_counted = self.dataset_size is None
+            self.release_ = train(*scaled(), terms.facts, terms.chosen, assumptions, is_counted=is_counted, **how)
         self.settings_, self.guarantee_ = terms.chosen, self.release_.guarantee
 
     def _seed(self) -> int:
@@ -197,8 +203,12 @@ def keep_arguments(estimator: Any, given: dict[str, Any]) -> None:
             setattr(estimator, name, value)
 
 
-def _reference(value: Any) -> Any:
-    return (lambda: None) if value is None else weakref.ref(value)
+def _reference(value: Any) -> Callable[[], Any]:
+    """Of what is gone nothing is the same again, None included."""
+    if value is None:
+        return lambda: None
+    reference = weakref.ref(value)
+    return lambda: GONE if (own := reference()) is None else own
 
 
 def as_bounds(name: str, given: Any, columns: int) -> Bounds:

@@ -25,12 +25,16 @@ from dpbnn.privacy.budget import composed_epsilon, spending
 from dpbnn.privacy.contributions import kept_rows, numbered
 from dpbnn.privacy.guarantee import PrivacyGuarantee, rounded_up
 from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.privacy.prose import shown
 from dpbnn.privacy.selection import noisy_maximum
 from dpbnn.sklearn.estimator import DPBayesEstimator
 from dpbnn.types import DpbnnError
 
 __all__ = ["DPGridSearch", "SearchGuarantee"]
 
+ADJACENCY = {"add_or_remove": "is added or removed", "zero_out": "is blanked out, the number of rows being public"}
+FINE = 2**20
+"""Parts of a score of 1: sums of them are exact, and so is what a row adds."""
 PAID_BY_THE_SEARCH = ("epsilon", "delta", "dataset_size", "max_records_per_person")
 
 
@@ -44,14 +48,16 @@ class SearchGuarantee:
     epsilon_of_fits: float
     epsilon_of_choice: float
     unit: str
+    adjacency: str
     assumptions: tuple[str, ...]
 
     def __str__(self) -> str:
-        whole, fits, choice = map(rounded_up, (self.epsilon, self.epsilon_of_fits, self.epsilon_of_choice))
+        figures = self.epsilon, self.epsilon_of_fits, self.epsilon_of_choice
+        whole, fits, choice = (shown(rounded_up(own)) for own in figures)
         return (
-            f"This search is differentially private with epsilon = {whole:g} and delta = {self.delta:g} for "
-            f"{self.unit} that is added or removed. It covers all {self.candidates} fits, on one part of the data "
-            f"(epsilon {fits:g}, by Renyi divergences), and the choice between them on the other (epsilon {choice:g}, "
+            f"This search is differentially private with epsilon = {whole} and delta = {self.delta:g} for "
+            f"{self.unit} that {ADJACENCY[self.adjacency]}. It covers all {self.candidates} fits, on one part of the "
+            f"data (epsilon {fits}, by Renyi divergences), and the choice between them on the other (epsilon {choice}, "
             f"without delta); nobody is in both. It rests on these assumptions: {'; '.join(self.assumptions)}."
         )
 
@@ -121,6 +127,7 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             epsilon_of_fits=composed_epsilon(plans, delta),
             epsilon_of_choice=epsilon,
             unit=guarantee.unit,
+            adjacency=guarantee.adjacency,
             assumptions=guarantee.assumptions,
         )
         return self
@@ -173,11 +180,13 @@ def _of_the_search(guarantee: PrivacyGuarantee, epsilon: float, estimator: Any) 
     searched = [text for text in guarantee.assumptions if not text.startswith("a search over settings")]
     labels = ["the class labels are public: they were taken from the data"]
     taken = labels if not is_regressor(estimator) and estimator.classes is None else []
-    if estimator.dataset_size is None:
+    is_counted = estimator.dataset_size is None
+    if is_counted:
         taken = [*taken, "the number of rows is public: it was taken from the data"]
     return replace(
         guarantee,
         epsilon=epsilon,
+        adjacency="zero_out" if is_counted else guarantee.adjacency,
         accountant="rdp",
         remark="of the whole search",
         epsilon_by_accountant={"rdp": epsilon},
@@ -217,4 +226,4 @@ def _score(fitted: Any, X: np.ndarray, y: np.ndarray) -> float:
         return float((found == y).sum())
     low, high = fitted.target_bounds_.low[0], fitted.target_bounds_.high[0]
     away = np.nan_to_num(np.abs(found - y) / (high - low), nan=1.0)
-    return float((1 - np.clip(away, 0, 1)).sum())
+    return float(np.floor((1 - np.clip(away, 0, 1)) * FINE).sum() / FINE)

@@ -123,6 +123,7 @@ def _train(order: Order, table: Table, facts: Facts, chosen: Chosen, bought: Pur
             facts,
             chosen,
             assumptions,
+            is_counted=not order.schema.rows,
             noise_file=order.unfinished / "noise.json",
             seed=order.seed,
             checkpoint=order.unfinished / "training",
@@ -252,7 +253,7 @@ def _begin(order: Order, chosen: Chosen) -> None:
             shutil.rmtree(fresh, ignore_errors=True)
             raise DpbnnError(f"--out must be where folders can be made, got {order.out} ({error.strerror}).") from error
         return
-    if _finished(order).exists():
+    if _finished(order).exists() and not file.is_file():
         return
     if not file.is_file() or json.loads(file.read_text()) != json.loads(json.dumps(terms)):
         raise DpbnnError(

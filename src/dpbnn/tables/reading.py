@@ -112,6 +112,8 @@ def read_table(
     lacking = [name for name in wanted if name not in found]
     if lacking:
         shown = ", ".join(map(repr, found[:MOST_NAMES])) + ", ..." * (len(found) > MOST_NAMES)
+        if len(lacking) == len(wanted):  # perhaps there is no header, and this is somebody's row
+            shown = "a first line that names none of the columns; has the file no header?"
         raise DpbnnError(f"{file} must have the column {lacking[0]!r}, got {shown}.")
     try:
         if is_parquet(file):
@@ -127,9 +129,21 @@ def read_table(
 
 
 def _check_lines(file: Path, expected: int) -> None:
-    """Every line is a row: a quote that one record opens and does not close would swallow those of others."""
+    """Every line is a row: a quote that one record opens and does not close would swallow those of others.
+
+    Arrow ends a row at a lone carriage return too, so that a record full of them could make up for the rows that it
+    swallows: without any, as many rows as lines means that each is on one.
+    """
+    found = 0
     with file.open("rb") as lines:
-        found = sum(1 for line in lines if line.strip())
+        for line in lines:
+            text = line.removesuffix(b"\n").removesuffix(b"\r")
+            found += bool(text)
+            if b"\r" in text:
+                raise DpbnnError(
+                    f"{file} must end its lines with a line feed, got a lone carriage return; remove it, or save the "
+                    "table as Parquet."
+                )
     if found != expected:
         raise DpbnnError(
             f"{file} must have each row on a line of its own, got {expected} rows on {found} lines: a quote is not "

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 __all__ = ["ADJACENCIES", "Accountant", "Accounting", "Charge"]
 
-ADJACENCIES = ("add_or_remove", "replace_one")
-"""How two neighbouring data sets differ: one person more or less, or one person's records exchanged."""
+ADJACENCIES = ("add_or_remove", "zero_out", "replace_one")
+"""How two neighbouring data sets differ: one person more or less; one person's records blanked out, their number being
+public, which costs the same; or one person's records exchanged."""
 
 
 @dataclass(frozen=True)
