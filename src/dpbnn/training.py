@@ -6,7 +6,7 @@ update -> posterior + guarantee = release. What comes after the noise is never h
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -155,11 +155,11 @@ class Position:
 
 @dataclass(frozen=True)
 class Run:
-    """A run, before its first step; `findings` are the guard's, what each rule found by its name."""
+    """A run, before its first step; `findings` are the guard's."""
 
     work: Work
     advice: tuple[str, ...]
-    findings: Mapping[str, str] = field(default_factory=dict)
+    findings: tuple[guard.Finding, ...] = ()
 
     def inspected(self, x: Any, y: Any, public_data: tuple[Any, Any] | None = None) -> "Run":
         """Let the guard look at all of it: refuse what it must, warn of what is weak, and note the rest."""
@@ -171,7 +171,7 @@ class Run:
         guard.refuse(found, "evaluation-on-training-data")
         for weak in (own for own in found if own.severity == "weak"):
             warnings.warn(str(weak), DpbnnWarning, stacklevel=3)
-        return replace(self, findings={own.name: own.found for own in found})
+        return replace(self, findings=tuple(found))
 
     def begin(self, folder: Checkpoint | None = None) -> Position:
         """The first step, or where an interrupted run was."""
@@ -221,7 +221,7 @@ class Run:
         report = work.method.report(work.plan) | findings | {"engine": work.checked.engine, "steps_taken": position.how}
         report |= {"releases_charged": len(position.ledger.charges)}
         report |= {"warnings": [*self.advice, *found]} if self.advice or found else {}
-        report |= {"findings": dict(self.findings)} if self.findings else {}
+        report = guard.with_findings(report, self.findings)
         guarantee = PrivacyGuarantee.for_plan(
             work.plan, random_source=work.randomness.source, voided_by=_voided_by(work)
         )

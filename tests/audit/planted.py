@@ -51,7 +51,7 @@ def network():
 def mechanism(model=None):
     """`dpbnn audit`, the mechanism."""
     empty = torch.zeros(0, 5), torch.zeros(0, dtype=torch.long)
-    found = audit_mechanism(model or network(), dpbnn.Categorical(), *empty, PLAN, observations=40_000)
+    found = audit_mechanism(model or network(), dpbnn.Categorical(), *empty, PLAN, observations=60_000)
     return not found.holds
 
 
@@ -131,7 +131,9 @@ def visible():
     finally:
         eager.add_noise = original
     shown = [(json.dumps(own.settings, sort_keys=True, default=str), own.history) for own in releases]
-    return shown[0] != shown[1]
+    weights = [own.posterior.weights for own in releases]
+    same = all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    return shown[0] != shown[1] or not same
 
 
 # Bugs
@@ -240,6 +242,119 @@ def uniform_noise(patch):
     patch.setattr(Randomness, "add_normals", planted)
 
 
+def same_noise_in_every_tensor(patch):
+    original = Randomness.add_normals
+
+    def planted(self, tensors, scale, step):
+        for own in tensors:
+            original(self, [own], scale, step)
+
+    patch.setattr(Randomness, "add_normals", planted)
+
+
+def noise_that_repeats(patch):
+    original = Randomness.add_normals
+    patch.setattr(
+        Randomness, "add_normals", lambda self, tensors, scale, step: original(self, tensors, scale, step % 200)
+    )
+
+
+def noise_cut_off(patch):
+    original = Randomness.add_normals
+
+    def planted(self, tensors, scale, step):
+        alone = [torch.zeros_like(own) for own in tensors]
+        original(self, alone, scale, step)
+        for own, noise in zip(tensors, alone, strict=True):
+            own += noise.clamp(-3.4 * scale, 3.4 * scale)
+
+    patch.setattr(Randomness, "add_normals", planted)
+
+
+def last_step_without_noise(patch):
+    original = eager.add_noise
+    patch.setattr(
+        eager,
+        "add_noise",
+        lambda sums, noise, randomness, step: original(sums, noise if step else 1e-9 * noise, randomness, step),
+    )
+
+
+def empty_batches_without_noise(patch):
+    original = eager.add_noise
+
+    def planted(sums, noise, randomness, step):
+        is_empty = not any(values.any() for values in sums.gradients.values())
+        return original(sums, 1e-9 * noise if is_empty else noise, randomness, step)
+
+    patch.setattr(eager, "add_noise", planted)
+
+
+def noise_for_the_journal_alone(patch):
+    """What is released with a checkpoint has noise; the path without one has none."""
+    original = eager.EagerSteps.release
+
+    def planted(self, state, step):
+        with_noise = eager.add_noise
+        eager.add_noise = lambda sums, noise, *how: with_noise(sums, 1e-9 * noise, *how)
+        try:
+            return self.take(state, original(self, state, step), step)
+        finally:
+            eager.add_noise = with_noise
+
+    patch.setattr(eager.EagerSteps, "release_and_take", planted)
+
+
+def sums_without_noise_in_the_update(patch):
+    original_noise, original_take, raw = eager.add_noise, eager.EagerSteps.take, {}
+
+    def noisy(sums, *how):
+        raw.update({name: values.clone() for name, values in sums.gradients.items()})
+        return original_noise(sums, *how)
+
+    def take(self, state, noisy_sum, step):
+        both = {name: values + 5 * raw[name] for name, values in noisy_sum.gradients.items()}
+        return original_take(self, state, NoisySum(both), step)
+
+    patch.setattr(eager, "add_noise", noisy)
+    patch.setattr(eager.EagerSteps, "take", take)
+
+
+def half_of_epsilon(patch):
+    original = dpbnn.PrivacyPlan.account
+
+    def planted(self, *arguments, **how):
+        found = original(self, *arguments, **how)
+        return replace(found, epsilon=found.epsilon / 2)
+
+    patch.setattr(dpbnn.PrivacyPlan, "account", planted)
+
+
+def no_clipping(patch):
+    after_clipping(lambda clipped, again, _: replace(again(clip_norm=1e9), sensitivity=clipped.sensitivity))(patch)
+
+
+def first_record_unclipped(patch):
+    original = gradient._factors
+
+    def planted(*arguments):
+        factors = original(*arguments).clone()
+        factors[:1] = 1.0
+        return factors
+
+    patch.setattr(gradient, "_factors", planted)
+
+
+def batches_cut_at_the_expected_size(patch):
+    original = eager.EagerSteps._read
+
+    def planted(self, first_step):
+        size = self._work.plan.batch_size
+        return ((x[:size], y[:size]) for x, y in original(self, first_step))
+
+    patch.setattr(eager.EagerSteps, "_read", planted)
+
+
 def constant_seed(patch):
     patch.setattr(Randomness, "from_operating_system", staticmethod(lambda: Randomness(bytes(32))))
 
@@ -340,8 +455,18 @@ BUGS = [
     Bug("noise halved", before_noise(lambda sums, noise: (sums, noise / 2)), mechanism),
     Bug("noise drawn once and used again", same_noise_in_every_step, mechanism),
     Bug("noise seeded from a constant", constant_seed, mechanism),
+    Bug("noise that is the same in every tensor", same_noise_in_every_tensor, mechanism),
+    Bug("noise that repeats after 200 steps", noise_that_repeats, mechanism),
+    Bug("noise cut off", noise_cut_off, mechanism),
+    Bug("a step without noise", last_step_without_noise, mechanism),
+    Bug("no noise on empty batches", empty_batches_without_noise, mechanism),
+    Bug("noise only on what is written to a checkpoint", noise_for_the_journal_alone, mechanism),
+    Bug("sums without noise in the update", sums_without_noise_in_the_update, mechanism),
+    Bug("half of epsilon", half_of_epsilon, mechanism),
     Bug("noise on weights, not on biases", noise_on_weights_alone, mechanism),
     Bug("noise of the right size, but uniform", uniform_noise, mechanism),
+    Bug("no clipping", no_clipping, mechanism),
+    Bug("clipping left out for the first record", first_record_unclipped, mechanism),
     Bug("clipping left out for one layer", unclipped("2."), mechanism),
     Bug("clipping left out for biases", unclipped("bias"), mechanism),
     Bug("clip norm for each layer instead of all together", clip_for_each_layer, mechanism),
@@ -355,6 +480,7 @@ BUGS = [
     Bug("the prior's gradient inside the clip", prior_inside_the_clip, own_gradients),
     Bug("shuffled batches accounted as Poisson samples", shuffled_batches, sampling),
     Bug("sampling rate taken from the number of records", rate_from_the_data, sampling),
+    Bug("batches cut at the expected size", batches_cut_at_the_expected_size, sampling),
     Bug("one record counted twice", of_batches(with_the_first_twice), sampling),
     Bug("empty batches skipped", of_batches(lambda batches: (own for own in batches if len(own[0]))), sampling),
     Bug("a resumed run forgets what was spent", lambda p: p.setattr(Checkpoint, "charges", lambda _: []), resuming),

@@ -37,10 +37,10 @@ def test_the_noise_is_within_its_bounds_as_often_as_they_say_and_they_are_narrow
 )
 def test_epsilon_of_the_true_noise_is_just_below_the_accountants(noise, rate, steps):
     upper = account(Charge(rate, ((noise, steps),), 1e-5)).epsilon
-    lower = epsilon_of_noise([(noise, steps)], rate, 1e-5)
+    lower = epsilon_of_noise(((noise, steps),), rate, 1e-5)
     assert 0.95 * upper < lower <= upper
-    assert epsilon_of_noise([(noise / 2, steps)], rate, 1e-5) > upper
-    assert epsilon_of_noise([(math.inf, steps)], rate, 1e-5) == 0
+    assert epsilon_of_noise(((noise / 2, steps),), rate, 1e-5) > upper
+    assert epsilon_of_noise(((math.inf, steps),), rate, 1e-5) == 0
 
 
 def test_bounds_on_a_probability_are_those_of_the_beta_distribution():

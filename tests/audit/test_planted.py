@@ -12,8 +12,15 @@ def found(detector, tmp_path_factory):
     return detector(tmp_path_factory) if inspect.signature(detector).parameters.get("tmp_path_factory") else detector()
 
 
+SLOW = ("NaN let through", "batches cut", "empty batches skipped", "sampling rate taken", "one record counted")
+
+
+def as_case(bug):
+    return pytest.param(bug, id=bug.name, marks=pytest.mark.slow if bug.name.startswith(SLOW) else ())
+
+
 @pytest.mark.planted
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", map(as_case, BUGS))
 def test_a_planted_bug_is_noticed(bug, monkeypatch, tmp_path_factory):
     with monkeypatch.context() as patch:
         bug.plant(patch)

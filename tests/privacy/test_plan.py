@@ -146,7 +146,9 @@ def test_a_wrong_plan_is_refused_with_the_value_that_came(changes, message):
 
 
 def test_unknown_words_are_refused():
-    with pytest.raises(DpbnnError, match="adjacency must be one of 'add_or_remove', 'zero_out', 'replace_one', got 'swap'"):
+    with pytest.raises(
+        DpbnnError, match="adjacency must be one of 'add_or_remove', 'zero_out', 'replace_one', got 'swap'"
+    ):
         plan().epsilon(adjacency="swap")
     with pytest.raises(DpbnnError, match="accountant must be one of 'pld', 'rdp', 'gdp', got 'prv'"):
         plan().epsilon("prv")

@@ -1,5 +1,8 @@
 """Secret draws: independent between steps and purposes, repeatable, and normal out into the tails."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +24,12 @@ def test_every_run_has_a_key_of_its_own():
     assert len({Randomness.from_operating_system().key for _ in range(100)}) == 100
     randomness = Randomness.from_operating_system()
     assert repr(randomness.key) not in repr(randomness)
+
+
+def test_every_process_has_keys_of_its_own():
+    code = "from dpbnn.privacy.randomness import Randomness; print(Randomness.from_operating_system().key.hex())"
+    keys = {subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(2)}
+    assert len(keys) == 2
 
 
 def test_different_steps_and_different_purposes_within_a_step_draw_independently():

@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import dpbnn
@@ -265,6 +265,16 @@ def test_they_work_in_a_pipeline(classes):
     X, y = classes
     model = make_pipeline(FunctionTransformer(lambda own: own / 10), DPBayesClassifier(epsilon=3.0, bounds=(0, 1)))
     assert model.fit(X, y).score(X, y) > 0.85
+
+
+def test_what_learns_from_the_rows_before_them_in_a_pipeline_is_called_a_hole(classes, tmp_path):
+    model = make_pipeline(StandardScaler(), DPBayesClassifier(bounds=(-3, 3)))
+    with pytest.warns(dpbnn.DpbnnWarning, match="hole: fitted-preprocessing: StandardScaler"):
+        model.fit(*classes)
+    release = model[-1].release_
+    assert "fitted-preprocessing" in release.settings["findings"]
+    release.save(tmp_path / "model")
+    assert "hole: fitted-preprocessing" in (tmp_path / "model" / "card.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ how far a record moves the output, so that a bound on that number bounds epsilon
 """
 
 import math
-from collections.abc import Sequence
-from functools import reduce
+from functools import lru_cache, reduce
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,11 @@ __all__ = [
 ]
 
 LARGEST_EPSILON = 50.0
-GRIDS, WORTHWHILE = (1e-3, 1e-4, 1e-5), 0.02
+GRIDS, WORTHWHILE, MORE_THAN_ENOUGH = (1e-3, 1e-4, 1e-5), 0.02, 10.0
+FAR_OUT = 10.0
+"""Standard deviations."""
+LEAST_NOISE = 0.4
+"""Below it privacy loss distributions need more memory than there is; with more noise, epsilon is only smaller."""
 
 
 def noise_multiplier_bounds(inside: np.ndarray, outside: np.ndarray, confidence: float) -> tuple[float, float]:
@@ -61,35 +65,66 @@ def spread_bounds(values: np.ndarray, confidence: float) -> tuple[float, float]:
     return math.sqrt(squares / chi2.isf(wrong, values.size)), math.sqrt(squares / chi2.ppf(wrong, values.size))
 
 
-def epsilon_of_noise(noise_levels: Sequence[tuple[float, int]], sampling_rate: float, delta: float) -> float:
+@lru_cache(maxsize=64)
+def epsilon_of_noise(noise_levels: tuple[tuple[float, int], ...], sampling_rate: float, delta: float) -> float:
     """Of a run whose noise multipliers, over so many steps each, are at most these: never above the true epsilon.
 
-    Losses are rounded in the run's favour on three grids, of which the finest that is affordable says most.
+    Where all records are in every batch it is exact. Elsewhere losses are rounded in the run's favour on three grids,
+    of which the finest that is affordable says most.
     """
-    from dp_accounting.pld import privacy_loss_distribution
-
     if any(math.isinf(noise) for noise, _ in noise_levels):
         return 0.0
     if sampling_rate == 1:
-        noise_levels = [(1 / math.sqrt(sum(steps / noise**2 for noise, steps in noise_levels)), 1)]
+        return _of_one_gaussian(math.sqrt(sum(steps / noise**2 for noise, steps in noise_levels)), delta)
     best = 0.0
     for interval in GRIDS:
         losses = [
-            privacy_loss_distribution.from_gaussian_mechanism(
-                noise,
-                sampling_prob=sampling_rate,
-                pessimistic_estimate=False,
-                value_discretization_interval=interval,
-                use_connect_dots=False,
-            ).self_compose(steps)
+            _losses(max(noise, LEAST_NOISE), sampling_rate, interval).self_compose(steps)
             for noise, steps in noise_levels
         ]
         found = float(reduce(lambda first, second: first.compose(second), losses).get_epsilon_for_delta(delta))
-        is_enough = found < best * (1 + WORTHWHILE)
+        is_enough = found < best * (1 + WORTHWHILE) or found > MORE_THAN_ENOUGH
         best = max(best, found)
         if is_enough:
             break
     return best
+
+
+def _losses(noise: float, sampling_rate: float, interval: float) -> Any:
+    """Of one step that a record is removed from, rounded down to the grid; what lies far out is left out.
+
+    ``log(1 - q + q e^((2 x - 1) / (2 s^2)))`` with x from ``(1 - q) N(0, s^2) + q N(1, s^2)``
+    """
+    from dp_accounting.pld.pld_pmf import DensePLDPmf
+    from scipy.special import ndtr
+
+    reach = np.array([-FAR_OUT * noise, 1 + FAR_OUT * noise])
+    ends = np.log1p(sampling_rate * np.expm1((2 * reach - 1) / (2 * noise**2)))
+    grid = np.arange(math.floor(ends[0] / interval), math.ceil(ends[1] / interval) + 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x = 0.5 + noise**2 * np.log1p(np.expm1(grid * interval) / sampling_rate)
+    x = np.where(np.isnan(x), -np.inf, x)
+    below = (1 - sampling_rate) * ndtr(x / noise) + sampling_rate * ndtr((x - 1) / noise)
+    return DensePLDPmf(interval, int(grid[0]), np.diff(below), 0.0, pessimistic_estimate=False)
+
+
+def _of_one_gaussian(shift: float, delta: float) -> float:
+    """Of two Gaussians that are so many standard deviations apart: where delta is
+
+    Phi(shift / 2 - epsilon / shift) - e^epsilon Phi(-shift / 2 - epsilon / shift)
+    """
+    from scipy.special import log_ndtr, ndtr
+
+    def delta_of(epsilon: float) -> float:
+        return float(ndtr(shift / 2 - epsilon / shift) - math.exp(epsilon + log_ndtr(-shift / 2 - epsilon / shift)))
+
+    low, high = 0.0, shift * (shift + 40)  # where less than e^-800 is left
+    if delta_of(0.0) <= delta:
+        return 0.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_of(middle) > delta else (low, middle)
+    return low
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:

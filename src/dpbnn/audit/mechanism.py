@@ -7,13 +7,15 @@ score is then <release, D> / |D|, and all that protects the record is the noise 
 the code that trains: sampling (at rate 1), the clipping engine and `add_noise`, through the steps of a real run.
 
     noise      every number of every release, less the clipped sum, is an observation of it
-    |D|        canaries that are far out, at zero, and in single inputs, so that all layers are reached
+    |D|        canaries that are far out, at zero, and in single inputs, so that all layers are reached; in all places
     scores     with and without the worst canary, end to end: the same without knowing what noise should look like
+    training   how weights move, step by step, with records and without any; and a step of each level of the plan
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -27,20 +29,26 @@ from dpbnn.execution import Execution
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import SGD, Method
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.schedule import value_at
+from dpbnn.schedule import Schedule, runs_of, value_at
 from dpbnn.training import Run, prepared, steps_from
 from dpbnn.types import Weights
 
 __all__ = ["MechanismAudit", "audit_mechanism"]
 
-BACKGROUND = 3
+BACKGROUND = 20
 """Records beside the canary."""
+PATH_STEPS, PATH_MOVE = 30, 0.1
+"""Of a run that is followed, and how far its noise moves a weight in each."""
 SCALES = (1.0, 100.0, 1e4, 0.0)
 """What made-up inputs are multiplied with."""
 NO_NUMBERS = (math.nan, math.inf, 1e30)
 MOST_RELEASES, FEWEST_RELEASES = 4000, 200
 MOST_NUMBERS = 4096
 """Of each release that are looked at one by one."""
+MOST_COMPARED = 1500
+"""Releases that are each compared with each other."""
+FAR = 3.5
+"""Standard deviations: beyond them noise that is cut off has nothing."""
 
 
 @dataclass(frozen=True)
@@ -98,26 +106,34 @@ def audit_mechanism(
     attack = _Attack(model, likelihood, x, y, _one_level(plan, noise, clip), method or SGD(1.0), execution)
     moves = [attack.move(index) for index in range(len(attack.canaries[0]))]
     worst = max(range(len(moves)), key=lambda index: float(moves[index].norm()))
-    distance = float(moves[worst].norm())
-    seen = [attack.seen(own, moves[worst] / distance, observations) for own in (worst, None)]
+    distance = max([float(moves[worst].norm()), *attack.moves_elsewhere(worst)])
+    seen = [attack.seen(own, moves[worst] / moves[worst].norm(), observations) for own in (worst, None)]
     residuals, scores = [own[0] / (noise * clip) for own in seen], [own[1] / clip for own in seen]
     spread = spread_bounds(np.concatenate([own.ravel() for own in residuals]), confidence)
     bounds = noise * spread[0] * clip / distance, noise * spread[1] * clip / distance
     levels = tuple((level * bounds[1] / noise, steps) for level, steps in plan.noise_levels)
     ends = noise_multiplier_bounds(scores[0], scores[1], confidence=1 - ALARM)
+    claimed = plan.epsilon()
     checks = [
+        Check(
+            "the claimed epsilon is no less than what the claimed noise costs",
+            float(epsilon_of_noise(plan.noise_levels, plan.sampling_rate, plan.delta) <= claimed),
+        ),
         Check("no canary moves the sum by more than the clip norm", float(distance <= clip * (1 + 1e-6))),
         Check("a sum over no records is zero", float(not attack.of_nothing.any())),
         Check("records that are no numbers move nothing", float(attack.ignores_what_is_no_number())),
         Check("end to end, a canary is hidden by the noise that is claimed", float(ends[1] >= noise)),
         *_checks_of_noise(residuals, attack.tensors),
+        attack.every_level(plan),
+        attack.path("training moves weights by noisy sums alone", *attack.background),
+        attack.path("steps without a record have noise too", x[:0], y[:0]),
     ]
     return MechanismAudit(
         engine=attack.engine,
         observations=sum(own.size for own in residuals),
         claimed_noise_multiplier=noise,
         noise_multiplier=bounds,
-        claimed_epsilon=plan.epsilon(),
+        claimed_epsilon=claimed,
         epsilon=epsilon_of_noise(levels, plan.sampling_rate, plan.delta),
         epsilon_by_counts=epsilon_by_counts(scores[0], scores[1], plan.delta, confidence),
         furthest=distance / clip,
@@ -145,7 +161,8 @@ class _Attack:
         execution: Execution | None,
     ) -> None:
         self._make: Any = (model, method, plan, likelihood, execution)
-        run = self._run(x[:0], y[:0])
+        self.nothing = x[:0], y[:0]
+        run = self._run(*self.nothing)
         checked = run.work.checked
         made_up = made_up_records(checked.objective, x, y, BACKGROUND + 2 * len(SCALES), checked.num_outputs)
         self.engine = checked.engine
@@ -155,17 +172,15 @@ class _Attack:
         self.of_nothing = torch.cat([nothing[name].ravel() for name in sorted(nothing)])
         self.chosen, self.tensors = _some_of_each([nothing[name].numel() for name in sorted(nothing)])
 
-    def _run(self, x: Tensor, y: Tensor) -> Run:
-        model, method, plan, likelihood, execution = self._make
-        return prepared(model, x, y, method, plan, likelihood, seed=0, execution=execution)
+    def _run(self, x: Tensor, y: Tensor, method: Method[Any] | None = None, plan: PrivacyPlan | None = None) -> Run:
+        model, own_method, own_plan, likelihood, execution = self._make
+        return prepared(model, x, y, method or own_method, plan or own_plan, likelihood, seed=0, execution=execution)
 
     def _with(self, canary: tuple[Tensor, Tensor] | None) -> Run:
         x, y = self.background
-        return (
-            self._run(x, y)
-            if canary is None
-            else self._run(*(torch.cat(own) for own in zip((x, y), canary, strict=True)))
-        )
+        if canary is not None:
+            x, y = torch.cat([x, canary[0]]), torch.cat([y, canary[1]])
+        return self._run(x, y)
 
     def _canary(self, index: int) -> tuple[Tensor, Tensor]:
         return self.canaries[0][index : index + 1], self.canaries[1][index : index + 1]
@@ -178,7 +193,54 @@ class _Attack:
         """In one and the same run, so that secret draws of the model, such as dropout masks, are the same."""
         run = self._with(canary)
         state = run.begin().state
-        return _clipped(run, state, 0) - _clipped(run, state, 0, BACKGROUND)
+        return _clipped(run, state, 0) - _clipped(run, state, 0, range(BACKGROUND))
+
+    def moves_elsewhere(self, index: int) -> list[float]:
+        """How far it moves the sum as the first record and in the middle; only where nothing is drawn by position."""
+        run = self._with(self._canary(index))
+        state = run.begin().state
+        if not torch.equal(_clipped(run, state, 0), _clipped(run, state, 1)):
+            return []
+        others, found = list(range(BACKGROUND)), []
+        for place in (0, BACKGROUND // 2):
+            rows = [*others[:place], BACKGROUND, *others[place:]]
+            moved = _clipped(run, state, 0, rows) - _clipped(run, state, 0, others)
+            found.append(float(moved.norm()))
+        return found
+
+    def every_level(self, plan: PrivacyPlan) -> Check:
+        """A step of each level of noise and clipping, and the last one, of a run with nothing in it but noise."""
+        from scipy.stats import chi2
+
+        size: Any = {"dataset_size": BACKGROUND + 1, "batch_size": BACKGROUND + 1}
+        own = replace(plan, **size, pure_epsilons=(), max_records_per_person=1)
+        edges = [accumulate(steps for _, steps in runs_of(level, plan.steps)) for level in _levels(plan)]
+        chosen = sorted({0, plan.steps - 1, *(step for own in edges for step in own if step < plan.steps)})
+        run, found = self._run(*self.nothing, plan=own), []
+        position = run.begin()
+        for step in chosen:
+            released = _flat(steps_from(replace(position, step=step)).release(position.state, step))
+            spread = (released / (plan.noise_at(step) * plan.clip_norm_at(step))).square().sum()
+            found.append(float(chi2.cdf(float(spread), len(released))))
+        return Check("every level of the plan has its noise, to the last step", min(1.0, len(found) * min(found)))
+
+    def path(self, name: str, x: Tensor, y: Tensor) -> Check:
+        """Follow weights as `fit` moves them: what they move by, less the clipped sum, is noise of the claimed size."""
+        from scipy.stats import chi2
+
+        plan: PrivacyPlan = self._make[2]
+        scale = plan.noise_at(0) * plan.clip_norm_at(0)
+        rate = PATH_MOVE * plan.batch_size / scale
+        run, squares, numbers = self._run(x, y, method=SGD(rate)), 0.0, 0
+        position = run.begin()
+        steps, state = steps_from(position), position.state
+        for step in range(PATH_STEPS):
+            exact, before = _clipped(run, state, step), _weights(run, state, step)
+            state = steps.release_and_take(state, step)
+            released = (before - _weights(run, state, step)) * plan.batch_size / rate
+            squares += float(((released - exact) / scale).square().sum())
+            numbers += len(exact)
+        return Check(name, float(2 * min(chi2.cdf(squares, numbers), chi2.sf(squares, numbers))))
 
     def ignores_what_is_no_number(self) -> bool:
         """Whether NaN and infinity in a record leave the sum as it is, or at least within the clip norm."""
@@ -215,13 +277,24 @@ def _far_out(values: Tensor) -> Tensor:
     return scaled
 
 
-def _clipped(run: Run, state: Any, step: int, records: int | None = None) -> Tensor:
-    """The clipped sum of all records, or the first ones, as a step would have it before its noise."""
+def _levels(plan: PrivacyPlan) -> tuple[Schedule, Schedule]:
+    return plan.noise_multiplier, plan.clip_norm
+
+
+def _clipped(run: Run, state: Any, step: int, rows: Sequence[int] | None = None) -> Tensor:
+    """The clipped sum of all records, or of some rows, as a step would have it before its noise."""
     work = run.work
     work.randomness.seed_model(step, work.device)
     work.method.begin_step(state, step)
     x, y = (own.to(work.device) for own in next(iter(work.records.batches(work.sampler, step, step + 1, 0))))
-    return _flat(work.clipped(state, step, x[:records], y[:records]))
+    if rows is not None:
+        x, y = x[list(rows)], y[list(rows)]
+    return _flat(work.clipped(state, step, x, y))
+
+
+def _weights(run: Run, state: Any, step: int) -> Tensor:
+    weights: Any = run.work.method.weights(state, step)
+    return torch.cat([weights[name].detach().double().cpu().ravel() for name in sorted(weights)])
 
 
 def _flat(sums: Any) -> Tensor:
@@ -239,7 +312,7 @@ def _some_of_each(sizes: list[int]) -> tuple[Tensor, np.ndarray]:
 
 def _checks_of_noise(residuals: list[np.ndarray], tensors: np.ndarray) -> Iterator[Check]:
     """Residuals in units of the noise that is claimed, in which they are standard normal and all independent."""
-    from scipy.stats import chi2, kstest, norm
+    from scipy.stats import binomtest, chi2, kstest, norm
 
     together = np.concatenate(residuals)
     by_tensor = [chi2.cdf((own**2).sum(), own.size) for own in (together[:, tensors == i] for i in np.unique(tensors))]
@@ -247,12 +320,15 @@ def _checks_of_noise(residuals: list[np.ndarray], tensors: np.ndarray) -> Iterat
     means = (together.mean(axis=0) ** 2).sum() * len(together)
     yield Check("a release is the clipped sum with noise of mean zero", float(chi2.sf(means, together.shape[1])))
 
-    def unrelated(name: str, first: np.ndarray, second: np.ndarray) -> Check:
-        return Check(name, float(2 * norm.sf(abs((first * second).sum()) / math.sqrt(first.size))))
+    def unrelated(name: str, rows: np.ndarray) -> Check:
+        """Of two rows that are independent, the product over the length of one is standard normal."""
+        products = np.abs(rows @ rows.T) / np.maximum(np.linalg.norm(rows, axis=1), 1e-12)
+        pairs = products[np.triu_indices(len(rows), 1)]
+        return Check(name, min(1.0, pairs.size * float(2 * norm.sf(pairs.max()))) if pairs.size else 1.0)
 
-    yield unrelated("each step has noise of its own", together[:-1], together[1:])
-    fewest = min(map(len, residuals))
-    yield unrelated("each run has noise of its own", residuals[0][:fewest], residuals[1][:fewest])
-    if together.shape[1] > 1:
-        yield unrelated("each number has noise of its own", together[:, :-1], together[:, 1:])
+    some = np.concatenate([own[: MOST_COMPARED // 2] for own in residuals])
+    yield unrelated("each step of each run has noise of its own", some)
+    yield unrelated("each number has noise of its own", together.T[:MOST_COMPARED])
+    far = int((np.abs(together) > FAR).sum())
+    yield Check("noise is not cut off", float(binomtest(far, together.size, 2 * norm.sf(FAR)).pvalue))
     yield Check("noise is Gaussian", float(kstest(together.ravel()[: MOST_NUMBERS * 10], "norm").pvalue))

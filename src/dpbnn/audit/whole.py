@@ -17,8 +17,9 @@ from dpbnn.audit.one_run import OneRunAudit, audit_method
 from dpbnn.audit.sampling import SamplingAudit, audit_sampling
 from dpbnn.execution import Execution
 from dpbnn.likelihoods import Categorical, HomoscedasticGaussian, Likelihood
-from dpbnn.methods import SGD
+from dpbnn.methods import BBP, SGD
 from dpbnn.networks import CNN, MLP
+from dpbnn.plots.style import BLUE, plain
 from dpbnn.privacy.guarantee import rounded_up
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.training import fit
@@ -100,7 +101,7 @@ class Audit:
         from matplotlib.figure import Figure
 
         shown = {f"single steps: {name}": own.epsilon for name, own in self.mechanism.items()}
-        figure = Figure(figsize=(8, 1.6 + 0.34 * (len(shown) + len(self.one_run))), layout="constrained")
+        figure = Figure(figsize=(8, 2.2 + 0.34 * (len(shown) + len(self.one_run))), layout="constrained")
         steps, runs = figure.subplots(2, 1, height_ratios=[len(shown), len(self.one_run)])
         for axes, bars, claim, title in (
             (steps, shown, self.claimed_epsilon, "Epsilon that attacks on single steps show of the plan"),
@@ -111,16 +112,16 @@ class Audit:
                 "Epsilon that attacks on a release show of a whole run",
             ),
         ):
-            axes.barh(list(bars), list(bars.values()), color="#4477aa", height=0.6)
+            axes.bar_label(axes.barh(list(bars), list(bars.values()), color=BLUE, height=0.6), fmt="{:.3g}", padding=3)
             axes.axvline(claim, color="#222222", linewidth=1.5, linestyle="--")
             axes.annotate(
                 f" claimed: {rounded_up(claim):g}", (claim, 0), xycoords=("data", "axes fraction"), va="bottom"
             )
             axes.set_title(title, loc="left", fontsize=10)
-            axes.set_xlim(0, 1.25 * claim)
+            axes.set_xlabel(f"epsilon, at least, with {100 * self.confidence:g} % confidence")
+            axes.set_xlim(0, 1.3 * max(claim, *bars.values()))
             axes.invert_yaxis()
-            for side in ("top", "right"):
-                axes.spines[side].set_visible(False)
+            plain(axes)
         figure.savefig(path, dpi=150)
 
 
@@ -128,7 +129,7 @@ def audit_plan(plan: PrivacyPlan, *, quick: bool = False, confidence: float = 0.
     """Attack what a plan claims, with models and records of our own. No data is read."""
     cases = list(_cases(quick))
     each: Any = {"observations": OBSERVATIONS[quick], "confidence": 1 - (1 - confidence) / len(cases)}
-    runs = _of_one_run(CANARIES[quick])
+    runs, of_each_run = _of_one_run(CANARIES[quick]), 1 - (1 - confidence) / len(METHODS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DpbnnWarning)  # of models that are slow on purpose, and chains that are short
         return Audit(
@@ -136,11 +137,11 @@ def audit_plan(plan: PrivacyPlan, *, quick: bool = False, confidence: float = 0.
             delta=plan.delta,
             confidence=confidence,
             mechanism={
-                name: audit_mechanism(model, likelihood, *records, plan, execution=execution, **each)
-                for name, model, likelihood, records, execution in cases
+                name: audit_mechanism(model, likelihood, records[0], records[1], plan, **how, **each)
+                for name, model, likelihood, records, how in cases
             },
             sampling=audit_sampling(plan.sampling_rate),
-            one_run={name: audit_method(name, runs, CANARIES[quick], confidence) for name in METHODS},
+            one_run={name: audit_method(name, runs, CANARIES[quick], of_each_run) for name in METHODS},
             membership=_membership(),
         )
 
@@ -150,7 +151,7 @@ class _Bare(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.slopes, self.level = nn.Parameter(0.1 * torch.randn(6, 3)), nn.Parameter(torch.zeros(3))
+        self.slopes, self.level = nn.Parameter(0.1 * torch.randn(6, 16)), nn.Parameter(torch.zeros(16))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.tanh(x) @ self.slopes + self.level
@@ -167,38 +168,36 @@ class _Recurrent(nn.Module):
         return self.head(self.cell(x)[0][:, -1])
 
 
-def _cases(quick: bool) -> Iterator[tuple[str, nn.Module, Likelihood, tuple[Tensor, Tensor], Execution]]:
+def _cases(quick: bool) -> Iterator[tuple[str, nn.Module, Likelihood, tuple[Tensor, Tensor], Any]]:
     """All engines, layers of all kinds, and steps in small parts; on a GPU recorded steps besides."""
     labels, numbers = torch.zeros(0, dtype=torch.long), torch.zeros(0, 1)
     rows = torch.zeros(0, 6)
-    plain = Execution()
+    plain: dict[str, Any] = {}
+    small: dict[str, Any] = {"execution": Execution(micro_batch_size=8)}
     yield "book-keeping, MLP", MLP(6, [16], 3), Categorical(), (rows, labels), plain
     yield "written out, bare parameters", _Bare(), Categorical(), (rows, labels), plain
-    yield (
-        "micro-batches of 1, MLP",
-        MLP(6, [16], 1),
-        HomoscedasticGaussian(1.0),
-        (rows, numbers),
-        Execution(micro_batch_size=1),
-    )
+    yield "micro-batches, learned noise", MLP(6, [16], 1), HomoscedasticGaussian(), (rows, numbers), small
     if torch.cuda.is_available():
         yield "recorded steps on a GPU, MLP", MLP(6, [16], 3).cuda(), Categorical(), (rows, labels), plain
     if not quick:
+        joint = {"method": BBP(1.0, form="joint", num_draws=2)}
+        yield "several draws, joint BBP", MLP(6, [16], 3), Categorical(), (rows, labels), joint
         yield "book-keeping, CNN", CNN(), Categorical(), (torch.zeros(0, 1, 28, 28), labels), plain
+        yield "book-keeping, wide", MLP(700, [800], 3), Categorical(), (torch.zeros(0, 700), labels), plain
         yield "one by one, GRU", _Recurrent(), Categorical(), (torch.zeros(0, 4, 3), labels), plain
-        normed = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
-        yield "book-keeping, layer norm", normed, Categorical(), (rows, labels), plain
+        frozen = nn.Sequential(nn.Linear(6, 8).requires_grad_(False), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
+        yield "book-keeping, layer norm on a frozen layer", frozen, Categorical(), (rows, labels), plain
 
 
-def _of_one_run(canaries: int) -> PrivacyPlan:
-    """A run at an epsilon at which such attacks show something."""
+def _of_one_run(records: int) -> PrivacyPlan:
+    """A run at an epsilon and a delta at which guesses that are all right would be as good as impossible."""
     return PrivacyPlan.for_budget(
-        epsilon=4.0, delta=1e-5, dataset_size=canaries, batch_size=canaries, steps=50, clip_norm=1.0
+        epsilon=1.0, delta=1e-11, dataset_size=records, batch_size=records, steps=50, clip_norm=1.0
     )
 
 
 def _membership() -> MembershipAudit:
-    """Of a network that could remember every record, trained at epsilon 4."""
+    """Of a network that could remember every record."""
     x, y = torch.randn(2 * MEMBERS, 40), torch.randint(2, (2 * MEMBERS,))
     release = fit(
         MLP(40, [64], 2),

@@ -4,8 +4,8 @@ import pickle
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, is_regressor
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpbnn import _validate
+from dpbnn import _validate, guard
 from dpbnn.choosing import METHODS, Chosen, Facts, choose
 from dpbnn.prediction import Prediction
 from dpbnn.privacy.bounds import Bounds, Purchase, purchase
@@ -167,6 +167,10 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """All that sees records happens here, within the budget; `scaled` buys bounds and keeps to them."""
         _warn_of_searches()
+        before = guard.inspect(guard.Setup(terms.chosen.plan, preprocessing=list(_callers("sklearn.pipeline"))))
+        learned = [own for own in before if own.name == "fitted-preprocessing"]
+        for own in learned:
+            warnings.warn(str(own), DpbnnWarning, stacklevel=4)
         seed = None if self.random_state is None else self._seed()
         how: Any = {"seed": seed, "checkpoint": self.checkpoint, "progress": self.verbose}
         if any(getattr(self, name, None) is not None for name in GIVEN_AS_PUBLIC):
@@ -179,6 +183,8 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         with spending(terms.chosen.plan):
             is_counted = self.dataset_size is None
             self.release_ = train(*scaled(), terms.facts, terms.chosen, assumptions, is_counted=is_counted, **how)
+        settings = guard.with_findings(self.release_.settings, learned)
+        self.release_ = replace(self.release_, settings=settings)
         self.settings_, self.guarantee_ = terms.chosen, self.release_.guarantee
 
     def _seed(self) -> int:
@@ -226,16 +232,21 @@ def as_bounds(name: str, given: Any, columns: int) -> Bounds:
     return Bounds(pairs[:, 0].copy(), pairs[:, 1].copy())
 
 
-def _warn_of_searches() -> None:
-    """scikit-learn's searches and cross-validations fit again and again on the same people."""
+def _callers(module: str) -> Iterator[Any]:
+    """Whose methods, of a module of scikit-learn's, have called this fit."""
     frame: Any = sys._getframe()
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("sklearn.model_selection"):
-            warnings.warn(
-                "Every fit of a search or cross-validation spends epsilon again, and choosing by its scores spends "
-                "more: the guarantee of one fit does not cover it. Use dpbnn.sklearn.DPGridSearch, or public data.",
-                DpbnnWarning,
-                stacklevel=4,
-            )
-            return
+        if frame.f_globals.get("__name__", "").startswith(module):
+            yield frame.f_locals.get("self")
         frame = frame.f_back
+
+
+def _warn_of_searches() -> None:
+    """scikit-learn's searches and cross-validations fit again and again on the same people."""
+    if any(True for _ in _callers("sklearn.model_selection")):
+        warnings.warn(
+            "Every fit of a search or cross-validation spends epsilon again, and choosing by its scores spends more: "
+            "the guarantee of one fit does not cover it. Use dpbnn.sklearn.DPGridSearch, or public data.",
+            DpbnnWarning,
+            stacklevel=5,
+        )

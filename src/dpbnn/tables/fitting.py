@@ -130,8 +130,8 @@ def _train(order: Order, table: Table, facts: Facts, chosen: Chosen, bought: Pur
             keep_checkpoint=True,
             progress=order.progress,
         )
-        noted = {own.name: own.found for own in _findings(order, chosen.plan)} | release.settings.get("findings", {})
-        release = replace(release, settings={**release.settings, **({"findings": noted} if noted else {})})
+        settings = guard.with_findings(release.settings, _findings(order, chosen.plan))
+        release = replace(release, settings=settings)
         _write(order, TableModel(release, encoding, tuple(Encoding(order.schema).without_bounds)), chosen, schema_text)
 
 
