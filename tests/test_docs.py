@@ -79,6 +79,7 @@ def test_the_reproduction_shows_what_its_files_hold():
         assert results["size"] == "full"
         assert reproduced.picture_mark(results) in file.with_suffix(".svg").read_text(), file.stem
         assert file.with_suffix(".png").is_file()
+        assert all(f'"{name}": ' in file.read_text() for name in ("settings", "seeds", "epsilon", "seconds")), file.stem
 
 
 def test_the_best_settings_are_those_that_tuning_found():

@@ -8,7 +8,7 @@ from dpbnn.experiments.costs import Cost
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import titled
 from dpbnn.experiments.settings import METHODS, NETWORKS, Setting, paper
-from dpbnn.experiments.words import number, paragraph, table
+from dpbnn.experiments.words import by_accountant, number, paragraph, table
 from dpbnn.plots.style import BLUE, VERMILION, panels
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
     for network in networks_of(size):
         for method in ROWS:
             private, plain = (Cost(setting_of(network, method, own, size), size) for own in (True, False))
-            row = {"network": network, "method": method, "settings": private.setting.to_json()}
+            row: Results = {"network": network, "method": method, "settings": private.setting.to_json()}
+            row["epsilon"] = by_accountant(private.setting.plan())
             rows.append(row | {"private": found[private.key], "not_private": found[plain.key]})
     return {"seeds": [0], "draws": size.draws, "test_records": size.test_records, "paper": PAPER, "rows": rows}
 

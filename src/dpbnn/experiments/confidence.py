@@ -10,7 +10,7 @@ from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import titled
 from dpbnn.experiments.reliability import PANELS, named, settings_of
 from dpbnn.experiments.training import found_by, runs_of
-from dpbnn.experiments.words import paragraph, table
+from dpbnn.experiments.words import by_accountant, paragraph, table
 from dpbnn.metrics.classification import ConfidenceHistogram
 from dpbnn.plots.style import panels
 
@@ -38,7 +38,8 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
             kind: torch.tensor([run["confidence"][kind] for run in runs if run["confidence"]]).sum(dim=0).tolist()
             for kind in ("correct", "wrong")
         }
-        rows.append(about | {"settings": setting.to_json(), "seeds": [run["seed"] for run in runs], "counts": counts})
+        about |= {"settings": setting.to_json(), "seeds": [run["seed"] for run in runs]}
+        rows.append(about | {"epsilon": by_accountant(setting.plan()), "counts": counts})
     return {"rows": rows}
 
 

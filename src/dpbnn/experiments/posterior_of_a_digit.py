@@ -13,7 +13,7 @@ from dpbnn.experiments.reliability import BAYESIAN, named
 from dpbnn.experiments.seeded_run import SeededRun
 from dpbnn.experiments.settings import METHODS, paper
 from dpbnn.experiments.training import images, trained
-from dpbnn.experiments.words import paragraph, table
+from dpbnn.experiments.words import by_accountant, paragraph, table
 from dpbnn.plots.style import panels
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
             "is_private": is_private,
             "settings": run.setting.to_json(),
             "seeds": [run.seed],
+            "epsilon": by_accountant(run.setting.plan()),
             "draws": found[run.key],
         }
         for method, is_private, run in runs_of(size)

@@ -10,7 +10,7 @@ from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import titled
 from dpbnn.experiments.settings import METHODS, Setting, paper
 from dpbnn.experiments.training import found_by, runs_of
-from dpbnn.experiments.words import table
+from dpbnn.experiments.words import by_accountant, table
 from dpbnn.metrics.classification import ReliabilityCurve
 from dpbnn.plots.style import panels
 
@@ -51,7 +51,8 @@ def results(size: Size, found: Mapping[str, Found]) -> Results:
         runs = found_by(setting, size, found)
         bins = _pooled([run["reliability"] for run in runs if run["reliability"]])
         about = dict(zip(("method", "prior", "is_private"), panel, strict=True))
-        rows.append(about | {"settings": setting.to_json(), "seeds": [run["seed"] for run in runs], "bins": bins})
+        about |= {"settings": setting.to_json(), "seeds": [run["seed"] for run in runs]}
+        rows.append(about | {"epsilon": by_accountant(setting.plan()), "bins": bins})
     return {"rows": rows}
 
 

@@ -43,8 +43,13 @@ def figure_of(name: str) -> Callable[[Sequence[Found]], list[float | None]]:
     return lambda runs: [run["figures"] and run["figures"][name] for run in runs]
 
 
-def by_accountant(plan: dpbnn.PrivacyPlan) -> dict[str, float]:
-    """Epsilon as each accountant has it, rounded up; that of GDP is an approximation, which can be too small."""
+def by_accountant(plan: dpbnn.PrivacyPlan) -> dict[str, float] | None:
+    """Epsilon as each accountant has it, rounded up; that of GDP is an approximation, which can be too small.
+
+    None where there is no privacy.
+    """
+    if not plan.is_private:
+        return None
     return {name: upward(plan.epsilon(accountant=name)) for name in ACCOUNTANTS}
 
 
