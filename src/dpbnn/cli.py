@@ -135,7 +135,7 @@ def audit(
     plan = guarantee_of(release).plan if release else paper
     if not plan.is_private:
         raise DpbnnError(f"{release} must claim privacy to be audited, got a run without any.")
-    found = audit_plan(plan, quick=quick, confidence=level)
+    found = audit_plan(plan, quick=quick, confidence=level, progress=True)
     if plot:
         try:
             found.draw(plot)

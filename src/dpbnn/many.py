@@ -14,7 +14,6 @@ A small network leaves a large device idle: the steps of all runs are recorded a
 launch takes a step of each. Every run has its own batches, noise and state, as if it were alone.
 """
 
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from dpbnn.methods import Method
 from dpbnn.own_draws import borrowed_generators
 from dpbnn.privacy.budget import spending
 from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.progress import tracked
 from dpbnn.records import ResidentRecords
 from dpbnn.release import Release
 from dpbnn.stepping import RecordedSteps, why_not_recorded
@@ -147,7 +147,7 @@ def _train(runs: list[Run], positions: list[Position], progress: bool) -> list[P
         if len(runs) == 1:
             return [_last(runs[0], positions[0], progress)]
         together = RecordedSteps([run.work for run in runs], [position.state for position in positions], 0)
-        for step in _shown(range(steps), f"training {len(runs)} runs", progress):
+        for step in tracked(range(steps), f"training {len(runs)} runs", progress):
             for position in positions:
                 position.ledger.enter(step, step)
             states = together.all_at_once(step)
@@ -156,14 +156,5 @@ def _train(runs: list[Run], positions: list[Position], progress: bool) -> list[P
 
 
 def _last(run: Run, position: Position, progress: bool) -> Position:
-    reached = deque(_shown(run.steps(position, None), "training", progress, run.work.plan.steps), maxlen=1)
+    reached = deque(tracked(run.steps(position, None), "training", progress, run.work.plan.steps), maxlen=1)
     return reached[0]
-
-
-def _shown(items: Iterable[Any], description: str, wanted: bool, total: int | None = None) -> Iterable[Any]:
-    if not wanted or not sys.stderr.isatty():
-        return items
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(items, description=description, total=total, console=Console(stderr=True))

@@ -1,13 +1,13 @@
 """What a run shows: steps, time, epsilon spent and measures on public data; nothing that has no noise on it."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from dpbnn.privacy.plan import PrivacyPlan
 
-__all__ = ["Display", "show_progress"]
+__all__ = ["Display", "show_progress", "tracked"]
 
 MILESTONES = 10
 """How often epsilon is computed along the way; in between, the next milestone's stands, which is never too small."""
@@ -57,6 +57,16 @@ def show_progress(plan: PrivacyPlan, steps_done: int, wanted: bool) -> Iterator[
             bar.update(task, completed=steps_done, epsilon=shown, measure=measure)
 
         yield display
+
+
+def tracked(items: Iterable[Any], description: str, wanted: bool, total: int | None = None) -> Iterable[Any]:
+    """The items, with a progress bar on standard error while they are gone through, if that is a terminal."""
+    if not wanted or not sys.stderr.isatty():
+        return items
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(items, description=description, total=total, console=Console(stderr=True))
 
 
 def _next_milestone(steps_done: int, steps: int) -> int:

@@ -29,7 +29,7 @@ from dpbnn.execution import Execution
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import SGD, Method
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.schedule import Schedule, runs_of, value_at
+from dpbnn.schedule import runs_of, value_at
 from dpbnn.training import Run, prepared, steps_from
 from dpbnn.types import Weights
 
@@ -214,8 +214,9 @@ class _Attack:
 
         size: Any = {"dataset_size": BACKGROUND + 1, "batch_size": BACKGROUND + 1}
         own = replace(plan, **size, pure_epsilons=(), max_records_per_person=1)
-        edges = [accumulate(steps for _, steps in runs_of(level, plan.steps)) for level in _levels(plan)]
-        chosen = sorted({0, plan.steps - 1, *(step for own in edges for step in own if step < plan.steps)})
+        levels = [runs_of(own, plan.steps) for own in (plan.noise_multiplier, plan.clip_norm)]
+        begins = {step for runs in levels for step in accumulate(steps for _, steps in runs) if step < plan.steps}
+        chosen = sorted({0, plan.steps - 1} | begins)
         run, found = self._run(*self.nothing, plan=own), []
         position = run.begin()
         for step in chosen:
@@ -275,10 +276,6 @@ def _far_out(values: Tensor) -> Tensor:
         flat = scaled.reshape(len(scaled), -1)
         flat[len(SCALES) :, 1:] = 0
     return scaled
-
-
-def _levels(plan: PrivacyPlan) -> tuple[Schedule, Schedule]:
-    return plan.noise_multiplier, plan.clip_norm
 
 
 def _clipped(run: Run, state: Any, step: int, rows: Sequence[int] | None = None) -> Tensor:

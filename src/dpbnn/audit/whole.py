@@ -22,6 +22,7 @@ from dpbnn.networks import CNN, MLP
 from dpbnn.plots.style import BLUE, plain
 from dpbnn.privacy.guarantee import rounded_up
 from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.progress import tracked
 from dpbnn.training import fit
 from dpbnn.types import DpbnnWarning
 
@@ -125,7 +126,7 @@ class Audit:
         figure.savefig(path, dpi=150)
 
 
-def audit_plan(plan: PrivacyPlan, *, quick: bool = False, confidence: float = 0.95) -> Audit:
+def audit_plan(plan: PrivacyPlan, *, quick: bool = False, confidence: float = 0.95, progress: bool = False) -> Audit:
     """Attack what a plan claims, with models and records of our own. No data is read."""
     cases = list(_cases(quick))
     each: Any = {"observations": OBSERVATIONS[quick], "confidence": 1 - (1 - confidence) / len(cases)}
@@ -138,10 +139,13 @@ def audit_plan(plan: PrivacyPlan, *, quick: bool = False, confidence: float = 0.
             confidence=confidence,
             mechanism={
                 name: audit_mechanism(model, likelihood, records[0], records[1], plan, **how, **each)
-                for name, model, likelihood, records, how in cases
+                for name, model, likelihood, records, how in tracked(cases, "attacking single steps", progress)
             },
             sampling=audit_sampling(plan.sampling_rate),
-            one_run={name: audit_method(name, runs, CANARIES[quick], of_each_run) for name in METHODS},
+            one_run={
+                name: audit_method(name, runs, CANARIES[quick], of_each_run)
+                for name in tracked(METHODS, "attacking whole runs", progress)
+            },
             membership=_membership(),
         )
 
