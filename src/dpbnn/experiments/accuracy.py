@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 from dpbnn.experiments.comparison import networks_of
 from dpbnn.experiments.costs import Cost
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
-from dpbnn.experiments.pictures import dots
+from dpbnn.experiments.pictures import compared
 from dpbnn.experiments.recipes import best
 from dpbnn.experiments.settings import METHODS, NETWORKS, paper
 from dpbnn.experiments.training import found_by, runs_of
 from dpbnn.experiments.words import by_accountant, figure_of, number, paragraph, private, spread, table
-from dpbnn.plots.style import panels, top_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,19 +124,13 @@ def section(found: Results) -> str:
 
 def picture(found: Results) -> "Figure":
     """The paper's figure, ours, and the best found, for each method."""
-    figure, axes = panels(1, 2, height=75)
-    for one, (network, name) in zip(axes, NETWORKS.items(), strict=True):
-        rows = [row for row in found["rows"] if row["network"] == network]
-        names = [f"{METHODS[row['method']]}, {row['prior']}" for row in rows]
-        marks = {
-            "paper": [[row["paper"]["private"]] if row["paper"]["private"] else [] for row in rows],
-            "ours, paper's settings": [row["ours"]["private"] for row in rows],
-            "ours, best settings": [row["best"]["private"] if row["best"] else [] for row in rows],
-            "ours, not private": [row["ours"]["not_private"] for row in rows],
-        }
-        dots(one, names, marks, "test accuracy", name)
-    top_legend(figure, axes[0], columns=4)
-    return figure
+    marks = {
+        "paper": lambda row: [row["paper"]["private"]],
+        "ours, paper's settings": lambda row: row["ours"]["private"],
+        "ours, best settings": lambda row: row["best"]["private"] if row["best"] else [],
+        "ours, not private": lambda row: row["ours"]["not_private"],
+    }
+    return compared(found["rows"], marks, "test accuracy", height=75)[0]
 
 
 ITEM = Item("accuracy", "Accuracy", jobs, results, section, picture)

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
-from dpbnn.experiments.pictures import dots
+from dpbnn.experiments.pictures import compared
 from dpbnn.experiments.recipes import best
 from dpbnn.experiments.settings import METHODS, NETWORKS, paper
 from dpbnn.experiments.training import found_by, runs_of
 from dpbnn.experiments.words import by_accountant, figure_of, number, spread, table
-from dpbnn.plots.style import panels, top_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,20 +116,16 @@ def section(found: Results) -> str:
 
 def picture(found: Results) -> "Figure":
     """Expected calibration errors: the paper's, ours, and at the best settings."""
-    figure, axes = panels(1, 2, height=85)
-    for one, (network, name) in zip(axes, NETWORKS.items(), strict=True):
-        rows = [row for row in found["rows"] if row["network"] == network]
-        names = [f"{METHODS[row['method']]}, {row['prior']}" for row in rows]
-        marks = {
-            "paper": [[row["paper"]["private_ece"]] if row["paper"] else [] for row in rows],
-            "ours, paper's settings": [row["ours"]["private_ece"] for row in rows],
-            "ours, best settings": [row["best"]["private_ece"] if row["best"] else [] for row in rows],
-            "ours, not private": [row["ours"]["ece"] for row in rows],
-        }
-        dots(one, names, marks, "expected calibration error (log)", name)
+    marks = {
+        "paper": lambda row: [row["paper"]["private_ece"]] if row["paper"] else [],
+        "ours, paper's settings": lambda row: row["ours"]["private_ece"],
+        "ours, best settings": lambda row: row["best"]["private_ece"] if row["best"] else [],
+        "ours, not private": lambda row: row["ours"]["ece"],
+    }
+    figure, axes = compared(found["rows"], marks, "expected calibration error (log)", height=85)
+    for one in axes:
         one.set_xscale("log")
         one.xaxis.set_major_formatter("{x:g}")
-    top_legend(figure, axes[0], columns=4)
     return figure
 
 

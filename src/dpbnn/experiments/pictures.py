@@ -1,15 +1,17 @@
 """Pictures of results, in the style of `dpbnn.plots`."""
 
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from dpbnn.plots.style import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION
+from dpbnn.experiments.settings import METHODS, NETWORKS
+from dpbnn.plots.style import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, panels, top_legend
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-__all__ = ["LINES", "MARKS", "dots", "lines", "titled"]
+__all__ = ["LINES", "MARKS", "compared", "dots", "lines", "titled"]
 
 MARKS = (("D", GREY), ("o", BLUE), ("^", VERMILION), ("s", GREEN), ("v", ORANGE), ("P", SKY))
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
@@ -44,6 +46,22 @@ def dots(
     axes.grid(axis="x", linewidth=0.3)
     axes.set_xlabel(label)
     axes.set_title(title, loc="left", fontsize=8)
+
+
+def compared(
+    rows: Sequence[Mapping[str, Any]],
+    marks: Mapping[str, Callable[[Any], Sequence[float | None]]],
+    label: str,
+    height: float,
+) -> "tuple[Figure, list[Axes]]":
+    """A panel for each network, in which each method with its prior has its marks."""
+    figure, axes = panels(1, 2, height=height)
+    for one, (network, title) in zip(axes, NETWORKS.items(), strict=True):
+        own = [row for row in rows if row["network"] == network]
+        names = [f"{METHODS[row['method']]}, {row['prior']}" for row in own]
+        dots(one, names, {kind: list(map(values, own)) for kind, values in marks.items()}, label, title)
+    top_legend(figure, axes[0], columns=len(marks))
+    return figure, axes
 
 
 def lines(
