@@ -20,7 +20,7 @@ def as_case(bug):
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("bug", map(as_case, BUGS))
+@pytest.mark.parametrize("bug", [as_case(bug) for bug in BUGS])
 def test_a_planted_bug_is_noticed(bug, monkeypatch, tmp_path_factory):
     with monkeypatch.context() as patch:
         bug.plant(patch)

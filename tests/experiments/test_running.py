@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+from matplotlib.figure import Figure
 
 from dpbnn.experiments import page, reproducing
 from dpbnn.experiments.item import QUICK, Item
@@ -99,6 +100,7 @@ def item(name, numbers):
         lambda size: [Doubling(number) for number in numbers],
         lambda size, found: {"rows": [found[f"twice {number}"]["twice"] for number in numbers]},
         lambda results: f"Twice: {results['rows']}.",
+        lambda results: Figure(),
     )
 
 
@@ -121,6 +123,7 @@ def test_items_are_written_with_a_page_made_of_their_files(tmp_path, items):
     results = json.loads((tmp_path / "reproduction" / "large.json").read_text())
     assert results["rows"] == [4, 80]
     assert {"name", "size", "device", "torch", "date", "seconds"} <= set(results)
+    assert page.picture_mark(results) in (tmp_path / "reproduction" / "large.svg").read_text()
     assert "Not run yet" not in text
     (tmp_path / "reproduction" / "large.json").write_text(json.dumps(results | {"format": 0}))
     assert "Large" not in page.page(tmp_path), "another version has written it"
