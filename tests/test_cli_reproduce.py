@@ -19,7 +19,9 @@ def run(capsys, *arguments):
 def test_without_a_name_it_lists_the_items(capsys):
     code, printed = run(capsys)
     assert code == 0
-    assert [line.split()[0] for line in printed.out.splitlines()] == list(experiments.ITEMS)
+    listed, hint = printed.out.split("\n\n")
+    assert [line.split()[0] for line in listed.splitlines()] == list(experiments.ITEMS)
+    assert "dpbnn reproduce NAME" in hint
     code, printed = run(capsys, "--json")
     assert list(json.loads(printed.out)) == list(experiments.ITEMS)
 

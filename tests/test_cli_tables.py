@@ -59,6 +59,9 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "headless.csv").write_text("Alice Smith,HIV positive,oncology\nBob Jones,healthy,surgery\n")
     (tmp_path / "few.csv").write_text("age,city,bought\n" + "1,Rome,no\n" * 5)
     (tmp_path / "numbers.toml").write_text(NUMBERS)
+    (tmp_path / "log.toml").write_text(
+        SCHEMA.replace('"bought"', '"age"', 1).replace("low = 0", 'low = 0\nscale = "log"')
+    )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -86,6 +89,10 @@ def test_from_a_table_to_labels_with_doubt(folder, capsys):
     }  # fmt: skip
     assert not (folder / "model.unfinished").exists()
     assert dpbnn.load("model").guarantee.epsilon <= 3
+    assert dpbnn.load("model").guarantee.adjacency == "zero_out", "the rows were counted"
+    assert "| predicts | bought, from age, city |" in (folder / "model" / "card.md").read_text()
+    assert "rough guide" in printed.out
+    assert "independent ones" not in printed.out, "said of every private chain"
     (folder / "new.csv").write_text("city,age,extra\nRome,90,7\nOslo,10,8\n")
     code, printed = run(capsys, "predict", "model", "new.csv", "--json")
     assert code == 0
@@ -161,6 +168,8 @@ def test_every_method_can_be_asked_for(folder, capsys, method):
         (f"{FIT} --out m --epsilon 1 --method x", "--method must be"),
         (f"{FIT} --out m --epsilon 1 --hidden x", "--hidden must be"),
         (f"{FIT} --out m --epsilon 1 --resume", "--resume must find"),
+        ("fit data.csv --schema log.toml --out m --epsilon 1", "the target 'age' must not have scale = \"log\""),
+        ("check data.csv", "for a table give --schema and --epsilon too"),
         (f"{FIT} --out data.csv --epsilon 1", "--out must be a new folder"),
         (f"{FIT} --out m --epsilon 1 --target id", "target must be one of"),
         (f"{FIT} --out m --epsilon 1 --learning-rate -3", "learning_rate must be > 0, got -3.0"),
@@ -179,7 +188,10 @@ def test_every_method_can_be_asked_for(folder, capsys, method):
         ("fit latin.csv --schema schema.toml --out m --epsilon 1", "it is not in UTF-8; save it as such"),
         ("fit quoted.csv --schema schema.toml --out m --epsilon 1", "each row on a line of its own, got 3 rows on 5"),
         ("fit returns.csv --schema schema.toml --out m --epsilon 1", "got a lone carriage return"),
-        ("fit headless.csv --schema schema.toml --out m --epsilon 1", "names none of the columns; has the file no h"),
+        (
+            "fit headless.csv --schema schema.toml --out m --epsilon 1",
+            "none of the columns (perhaps it is no header).",
+        ),
         ("fit . --schema schema.toml --out m --epsilon 1", "must be a CSV or Parquet file, got a folder"),
         (f"{FIT} --out m --epsilon 1 --batch-size 3000", "batch_size must be at most the number of rows (2000)"),
         ("fit few.csv --schema numbers.toml --out m --epsilon 1", "low and high in the schema for 'age'"),

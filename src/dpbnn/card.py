@@ -17,6 +17,10 @@ __all__ = ["CARD", "card"]
 
 CARD = "card.md"
 LINE = 100
+HOW_TO_READ = """\
+The first row is the one to quote. An epsilon up to 1 is a strong promise, up to 3 a fair one, above 10 a
+weak one. The other epsilons answer other questions: what another way of computing gives, what would hold
+if a record were exchanged for another, and what would hold if everybody knew who is in which batch."""
 NO_AUDIT = "none yet; `dpbnn audit FOLDER` attacks the claim and adds what it finds"
 
 
@@ -27,6 +31,7 @@ def card(guarantee: PrivacyGuarantee, settings: Mapping[str, Any], audit: Mappin
         "# DP card",
         fill(str(guarantee).partition(" It rests on these assumptions")[0], LINE),
         "\n".join(["| what | figure |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows.items())]),
+        HOW_TO_READ if guarantee.holds else "",
         _listed("Assumptions", guarantee.assumptions),
         _listed("Findings", list(map(str, guard.noted(settings.get("findings", {}))))),
         _listed("Notes", settings.get("warnings", ())),
@@ -38,6 +43,8 @@ def card(guarantee: PrivacyGuarantee, settings: Mapping[str, Any], audit: Mappin
 def _rows(guarantee: PrivacyGuarantee, settings: Mapping[str, Any]) -> dict[str, str]:
     plan = guarantee.plan
     trained = {"method": str(settings.get("method", "not said"))}
+    if "predicts" in settings:
+        trained = {"predicts": f"{settings['predicts']}, from {', '.join(settings['from_columns'])}"} | trained
     if not guarantee.holds:
         return {"guarantee": "none"} | trained
     without_sampling = replace(plan, batch_size=plan.dataset_size).epsilon(adjacency=guarantee.adjacency)
@@ -57,8 +64,11 @@ def _rows(guarantee: PrivacyGuarantee, settings: Mapping[str, Any]) -> dict[str,
 
 def _bound(audit: Mapping[str, Any]) -> str:
     share = f"{100 * audit['confidence']:g} %"
-    verdict = "; THE CLAIM IS IN DOUBT" if audit["alarms"] else ""
-    return f"epsilon at least {audit['epsilon_at_least']:.4g} with {share} confidence ({audit['date']}){verdict}"
+    found = audit["epsilon_at_least"]
+    verdict = "below the claim, as it should be" if found <= audit["claimed_epsilon"] else "above the claim by chance"
+    if audit["alarms"]:
+        verdict = "THE CLAIM IS IN DOUBT"
+    return f"for one record, epsilon at least {found:.4g} with {share} confidence: {verdict} ({audit['date']})"
 
 
 def _listed(title: str, texts: Sequence[str]) -> str:

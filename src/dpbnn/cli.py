@@ -15,6 +15,7 @@ from dpbnn import table_commands
 __all__ = ["app", "main"]
 
 _BAD_INPUT = 2
+PICTURES = (".png", ".svg", ".pdf")
 _UsageError: Any = typer.BadParameter.__mro__[1]  # Typer's base class of usage errors, which it does not export
 
 app = typer.Typer(
@@ -122,6 +123,8 @@ def audit(
     No private data is read. What is found of a release goes into its folder: audit.json, and the card. Exit code 1 says
     that something speaks against the claim.
     """
+    from pathlib import Path
+
     from dpbnn import _validate
     from dpbnn.audit import audit_plan, keep_with_release
     from dpbnn.privacy.plan import PrivacyPlan
@@ -129,6 +132,10 @@ def audit(
     from dpbnn.types import DpbnnError
 
     level = _validate.fraction("--confidence", confidence)
+    if plot and (Path(plot).exists() or not Path(plot).parent.is_dir() or Path(plot).suffix not in PICTURES):
+        raise DpbnnError(
+            f"--plot must be a new file in a folder that exists, ending in {', '.join(PICTURES)}, got {plot}."
+        )
     paper = PrivacyPlan(
         dataset_size=60_000, batch_size=256, steps=3515, clip_norm=1.5, noise_multiplier=1.3, delta=1e-5
     )
@@ -136,14 +143,14 @@ def audit(
     if not plan.is_private:
         raise DpbnnError(f"{release} must claim privacy to be audited, got a run without any.")
     found = audit_plan(plan, quick=quick, confidence=level, progress=True)
+    typer.echo(found.to_json() if as_json else str(found))
+    if release:
+        keep_with_release(found, release)
     if plot:
         try:
             found.draw(plot)
-        except (OSError, ValueError, ModuleNotFoundError) as error:
+        except (OSError, ModuleNotFoundError) as error:
             raise DpbnnError(f"--plot cannot be written: {plot} ({error}).") from error
-    if release:
-        keep_with_release(found, release)
-    typer.echo(found.to_json() if as_json else str(found))
     raise typer.Exit(1 if found.alarms else 0)
 
 
@@ -180,9 +187,14 @@ def check(
 
 def _findings_of_release(path: str) -> list[Any]:
     """What `fit` noted, and what the guarantee itself shows: older releases have no notes."""
+    from pathlib import Path
+
     from dpbnn.guard import Setup, inspect, noted
     from dpbnn.release import guarantee_of, settings_of
+    from dpbnn.types import DpbnnError
 
+    if Path(path).is_file():
+        raise DpbnnError(f"{path} must be the folder of a release; for a table give --schema and --epsilon too.")
     guarantee = guarantee_of(path)
     reasons = " ".join(guarantee.voided_by)
     seed = 0 if "unsafe_seed" in reasons else None
@@ -244,13 +256,19 @@ def reproduce(
     if not names:
         listed = {name: item.title for name, item in ITEMS.items()}
         typer.echo(json.dumps(listed, indent=2) if as_json else "\n".join(f"{n:24}{t}" for n, t in listed.items()))
+        if not as_json:
+            typer.echo("\ndpbnn reproduce NAME, or all, runs them; with --quick in minutes on two CPU cores.")
         return
     for name in names:
         _validate.one_of("NAME", name, [*ITEMS, "all"])
     if minutes is not None:
         _validate.positive("--minutes", minutes)
     chosen = list(ITEMS) if "all" in names else list(dict.fromkeys(names))
-    outcome = run(chosen, QUICK if quick else FULL, folder, minutes)
+    try:
+        outcome = run(chosen, QUICK if quick else FULL, folder, minutes)
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted. The same command goes on where it stopped.\n")
+        raise
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), **vars(outcome)}, indent=2))
         return

@@ -25,7 +25,7 @@ from dpbnn.release import Release
 from dpbnn.training import fit
 from dpbnn.types import DpbnnError, DpbnnWarning
 
-__all__ = ["in_units", "kept_in", "train"]
+__all__ = ["EXPECTED", "in_units", "kept_in", "train"]
 
 EXPECTED = (
     "A learned noise level under clip norm",

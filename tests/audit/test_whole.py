@@ -87,7 +87,17 @@ def test_the_command_says_in_words_and_figures_what_it_found(capsys, tmp_path):
     assert found["alarms"] == []
     assert set(found["one_run"]) == {"sgd", "sgld", "bbp", "mc_dropout"}
     assert (tmp_path / "audit.png").stat().st_size > 10_000
-    for wrong, message in ((["none"], "none is no release"), (["--confidence", 2], "--confidence must be")):
+    card = (tmp_path / "model" / "card.md").read_text()
+    assert f"for one record, epsilon at least {found['epsilon_at_least']:.4g} with 95 % confidence: " in card
+    assert "Nothing speaks against the claim." in " ".join(card.split())
+    assert json.loads((tmp_path / "model" / "audit.json").read_text())["claimed_epsilon"] == found["claimed_epsilon"]
+    assert dpbnn.load(tmp_path / "model").guarantee.plan == PLAN
+    for wrong, message in (
+        (["none"], "none is no release"),
+        (["--confidence", 2], "--confidence must be"),
+        (["--plot", tmp_path / "no" / "a.png"], "--plot must be a new file"),
+        (["--plot", tmp_path / "a.txt"], "--plot must be a new file"),
+    ):
         code, printed = run(capsys, *wrong)
         assert code == 2
         assert message in printed.err

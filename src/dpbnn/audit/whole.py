@@ -88,13 +88,14 @@ class Audit:
         )
         whole = self.one_run[best]
         return (
-            f"The claim: epsilon {rounded_up(self.claimed_epsilon):g} at delta {self.delta:g}. Canaries were sent "
-            f"through {len(self.mechanism)} ways of clipping and through the noise, and {seen:,} numbers of what was "
-            f"released were looked at: with {100 * self.confidence:g} % confidence, such a run has an epsilon of at "
-            f"least {self.epsilon:.4g}. Of {self.sampling.batches:,} batches it was counted who is in them. In one "
-            f"whole run at epsilon {whole.claimed_epsilon:.3g} by each method, the best attack on a release ({best}) "
-            f"shows an epsilon of {whole.epsilon:.3g}. By predictions, members were told from others with an AUC of "
-            f"{signal[1].auc:.3f} ({signal[0]}; 0.5 tells nothing). {verdict}"
+            f"The claim: epsilon {rounded_up(self.claimed_epsilon):g} at delta {self.delta:g}. It was attacked with "
+            f"networks and records made up for that. Canaries, records made to be noticed, went through "
+            f"{len(self.mechanism)} ways of clipping and through the noise, and {seen:,} numbers of what was released "
+            f"were looked at: with {100 * self.confidence:g} % confidence, such a run has an epsilon of at least "
+            f"{self.epsilon:.4g} for one record. Who is in a batch was counted in {self.sampling.batches:,} of them. "
+            f"In one whole run at epsilon {whole.claimed_epsilon:.3g} by each method, the best attack on a release "
+            f"({best}) shows an epsilon of {whole.epsilon:.3g}. By predictions, members were told from others with an "
+            f"AUC of {signal[1].auc:.3f} ({signal[0]}; near 0.5 is chance). {verdict}"
         )
 
     def draw(self, path: str | Path) -> None:

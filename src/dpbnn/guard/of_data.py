@@ -47,10 +47,14 @@ def _rows_per_person(setup: Setup) -> str:
     return f"a person has more rows than the {allowed} that are accounted for" if most > allowed else ""
 
 
-@rule("hole", "What they learn is released with the model, without noise.", "Use public bounds and named categories.")
+@rule(
+    "hole",
+    "What such steps learn is released with the model, without noise.",
+    "Use public bounds and named categories.",
+)
 def _fitted_preprocessing(setup: Setup) -> str:
     names = [] if setup.preprocessing is None else sorted(set(_learning(setup.preprocessing)))
-    return f"{', '.join(names)} learn from the rows before they are private" if names else ""
+    return f"the rows are not private yet where these learn from them: {', '.join(names)}" if names else ""
 
 
 def _learning(step: Any) -> Iterator[str]:
@@ -114,7 +118,7 @@ def _is_on_host(value: Any) -> bool:
 @rule(
     "care",
     "If a person has several rows, the promise is for one row and not for the person.",
-    "Name the column as person in the schema, or pass groups.",
+    "Name the column as person in the schema; in Python, pass groups.",
 )
 def _person_not_named(setup: Setup) -> str:
     likely = [name for name in setup.unused if any(map(_is_about_people, re.findall("[A-Z]*[a-z]*", name)))]

@@ -118,7 +118,7 @@ def _short_chain(setup: Setup) -> str:
     if time >= relaxation:
         return ""
     needed = round(relaxation / time * steps)
-    return f"of {steps} steps, the prior takes some {needed:,} to forget where the chain began"
+    return f"the chain has {steps:,} steps; for the prior alone to forget where it began, it would take some {needed:,}"
 
 
 @rule(

@@ -48,7 +48,7 @@ def report_on(count: int, size: float) -> dict[str, Any]:
         found["warnings"] = [
             f"The {count} kept samples are worth about {size:.1f} independent ones: the chain has hardly moved between "
             "them, so that what differs between draws understates the doubt about the weights. Private chains are "
-            "often this short; their average is still good. Only more steps would help."
+            "often this short; their average is still good. More steps at the same rate would help."
         ]
     return found
 

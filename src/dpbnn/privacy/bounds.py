@@ -116,7 +116,7 @@ def purchase(
             f"bought from the data would be mostly chance. Give public ones: {remedy}."
         )
     warnings.warn(
-        f"With {rows} rows, bounds of each of {columns} columns are out of reach, and one was bought for all of them "
+        f"With {rows} rows, bounds of each of {columns} columns are out of reach, and one is bought for all of them "
         f"together. Public ones cost nothing and serve better: {remedy}.",
         DpbnnWarning,
         stacklevel=3,

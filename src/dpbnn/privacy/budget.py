@@ -102,6 +102,10 @@ class BudgetAccountant:
         self._order: float | None = None
         self._lock = Lock()
 
+    def __repr__(self) -> str:
+        epsilon, delta = self.spent()
+        return f"BudgetAccountant(spent {epsilon:.4g} of epsilon {self.epsilon:g}, {delta:.3g} of delta {self.delta:g})"
+
     def __enter__(self) -> Self:
         if _open:
             raise DpbnnError("A BudgetAccountant must not be opened inside another one; charge the outer one.")

@@ -21,8 +21,10 @@ from dpbnn.types import DpbnnError
 __all__ = ["Encoded", "Encoding"]
 
 DECADES = 1000.0
-OF_MISSING = "leave the row out, or for a column that is no target put may_be_missing = true into the schema"
-OF_OTHERS = "leave the row out, add it there, or for a column that is no target put other = true into the schema"
+OF_MISSING = "leave the row out; before a fit, may_be_missing = true in the schema takes such rows, but for the target"
+OF_OTHERS = (
+    "leave the row out, or correct it; before a fit, other = true in the schema takes such values, but for the target"
+)
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,9 @@ def _train(order: Order, table: Table, facts: Facts, chosen: Chosen, bought: Pur
             keep_checkpoint=True,
             progress=order.progress,
         )
-        settings = guard.with_findings(release.settings, _findings(order, chosen.plan))
+        schema = order.schema
+        about = {"predicts": schema.target, "from_columns": list(schema.features)}
+        settings = guard.with_findings({**about, **release.settings}, _findings(order, chosen.plan))
         release = replace(release, settings=settings)
         _write(order, TableModel(release, encoding, tuple(Encoding(order.schema).without_bounds)), chosen, schema_text)
 
@@ -257,8 +259,8 @@ def _begin(order: Order, chosen: Chosen) -> None:
         return
     if not file.is_file() or json.loads(file.read_text()) != json.loads(json.dumps(terms)):
         raise DpbnnError(
-            f"{order.unfinished} belongs to a run with other settings or another schema, or one that has been handed "
-            "over; resume it with those, or delete it (what it has released stays spent)."
+            f"{order.unfinished} belongs to a run with other settings or another schema, or its release has been "
+            "handed over; resume it with those, or delete it (what it has released stays spent)."
         )
 
 

@@ -1,6 +1,7 @@
 """What `dpbnn fit` leaves: a release, how rows become what it takes, and how it was made."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,16 @@ from dpbnn.release import Release, load
 from dpbnn.tables.encoding import Encoding, numbers
 from dpbnn.tables.reading import Table, column_names, is_parquet, number_of_columns, read_table, separator_of
 from dpbnn.tables.schema import Category, Number, parse_schema
-from dpbnn.tabular import in_units
+from dpbnn.tabular import EXPECTED, in_units
 from dpbnn.types import DpbnnError
 
 __all__ = ["TableModel", "load_table_model", "log_of", "settings_of", "shown"]
 
 
+ROUGH_DOUBT = (
+    "Take mutual_information and epistemic_std for a rough guide: draws differ by the noise of privacy more than by "
+    "what the rows leave open. Predictions are averages over them, and not affected (docs/tables.md)."
+)
 OF_ALL_CHAINS = ("temperature", "short-chain")
 """Findings that all settings which suit a private table have (docs/tables.md); on the card alone."""
 
@@ -54,8 +59,10 @@ class TableModel:
     def notes(self) -> tuple[str, ...]:
         """What whoever uses the model should know: by the guard, and from training."""
         settings = self.release.settings
-        found = [own for own in guard.noted(settings.get("findings", {})) if own.name not in OF_ALL_CHAINS]
-        return (*map(str, found), *settings.get("warnings", ()))
+        found = [str(own) for own in guard.noted(settings.get("findings", {})) if own.name not in OF_ALL_CHAINS]
+        said = settings.get("warnings", ())
+        others = [text for text in said if not any(re.match(own, text) for own in EXPECTED)]
+        return (*found, *others, *([ROUGH_DOUBT] if len(others) < len(said) else []))
 
     @property
     def bought_bounds(self) -> dict[str, tuple[Any, Any]]:
@@ -142,8 +149,18 @@ def settings_of(chosen: Chosen) -> list[tuple[str, Any, str]]:
         "prior_scale": chosen.prior_scale,
         **({"dropout": chosen.dropout} if chosen.dropout else {}),
         "noise_multiplier": plan.noise_multiplier,
+        **(
+            {"epsilon_of_purchases": plan.max_records_per_person * sum(plan.pure_epsilons)}
+            if plan.pure_epsilons
+            else {}
+        ),
     }
-    reasons = {"method": "as asked", "noise_multiplier": "the least that keeps the budget", **chosen.reasons}
+    reasons = {
+        "method": "as asked, or by default",
+        "noise_multiplier": "the least that keeps the budget",
+        "epsilon_of_purchases": "of the budget, for ranges that the schema lacks and the noise level of numbers",
+        **chosen.reasons,
+    }
     return [(name, value, reasons.get(name, "from the epochs given")) for name, value in values.items()]
 
 

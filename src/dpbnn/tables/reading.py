@@ -113,7 +113,7 @@ def read_table(
     if lacking:
         shown = ", ".join(map(repr, found[:MOST_NAMES])) + ", ..." * (len(found) > MOST_NAMES)
         if len(lacking) == len(wanted):  # perhaps there is no header, and this is somebody's row
-            shown = "a first line that names none of the columns; has the file no header?"
+            shown = "a first line that names none of the columns (perhaps it is no header)"
         raise DpbnnError(f"{file} must have the column {lacking[0]!r}, got {shown}.")
     try:
         if is_parquet(file):

@@ -122,7 +122,15 @@ def parse_schema(values: Mapping[str, Any], where: str) -> Schema:
         raise DpbnnError(f"{where} must use at least one column beside the target, got none.")
     own_target = columns[target]
     if own_target.may_be_missing or getattr(own_target, "other", False):
-        raise DpbnnError(f"{where}: the target {target!r} must not be missing or 'other'; leave such rows out.")
+        raise DpbnnError(
+            f"{where}: the target {target!r} must not be missing or 'other'; take may_be_missing and other out of its "
+            "description, and leave such rows out of the table."
+        )
+    if getattr(own_target, "scale", "linear") == "log":
+        raise DpbnnError(
+            f'{where}: the target {target!r} must not have scale = "log", since predictions would not be in its unit; '
+            "leave it out, or give the table a column with the logarithm as target."
+        )
     rows, person = values.get("rows"), values.get("person") or None
     names = values.get("names")
     if person is not None and person in columns:
