@@ -204,7 +204,10 @@ def arrived_from(process: int | None) -> None:
 
 def _refuse_elsewhere() -> None:
     if home() not in (None, os.getpid()):
-        raise BudgetError("A fit in another process must not pass a BudgetAccountant by; fit in its own: n_jobs=1.")
+        raise BudgetError(
+            "A fit in another process must not pass a BudgetAccountant by; fit in its own (n_jobs=1), or after it is "
+            "closed in workers that are started then."
+        )
 
 
 @contextmanager
