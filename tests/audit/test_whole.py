@@ -69,6 +69,7 @@ def run(capsys, *arguments):
     return stop.value.code, capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_the_command_says_in_words_and_figures_what_it_found(capsys, tmp_path):
     release = dpbnn.fit(
         dpbnn.networks.MLP(2, [], 2),
@@ -92,6 +93,9 @@ def test_the_command_says_in_words_and_figures_what_it_found(capsys, tmp_path):
     assert "Nothing speaks against the claim." in " ".join(card.split())
     assert json.loads((tmp_path / "model" / "audit.json").read_text())["claimed_epsilon"] == found["claimed_epsilon"]
     assert dpbnn.load(tmp_path / "model").guarantee.plan == PLAN
+
+
+def test_bad_input_is_one_line_before_any_attack(capsys, tmp_path):
     for wrong, message in (
         (["none"], "none is no release"),
         (["--confidence", 2], "--confidence must be"),
