@@ -102,19 +102,20 @@ class Audit:
         """The claim, and what each attack shows of it."""
         from matplotlib.figure import Figure
 
-        shown = {f"single steps: {name}": own.epsilon for name, own in self.mechanism.items()}
+        shown = {name: own.epsilon for name, own in self.mechanism.items()}
         figure = Figure(figsize=(8, 2.2 + 0.34 * (len(shown) + len(self.one_run))), layout="constrained")
         steps, runs = figure.subplots(2, 1, height_ratios=[len(shown), len(self.one_run)])
         for axes, bars, claim, title in (
-            (steps, shown, self.claimed_epsilon, "Epsilon that attacks on single steps show of the plan"),
+            (steps, shown, self.claimed_epsilon, "Attacks on single steps: no bar should get beyond the claim"),
             (
                 runs,
-                {f"one run: {name}": own.epsilon for name, own in self.one_run.items()},
+                {name: own.epsilon for name, own in self.one_run.items()},
                 next(iter(self.one_run.values())).claimed_epsilon,
-                "Epsilon that attacks on a release show of a whole run",
+                "Attacks on the release of a whole run",
             ),
         ):
-            axes.bar_label(axes.barh(list(bars), list(bars.values()), color=BLUE, height=0.6), fmt="{:.3g}", padding=3)
+            names = [f"{name}: {found:.3g}" for name, found in bars.items()]
+            axes.barh(names, list(bars.values()), color=BLUE, height=0.6)
             axes.axvline(claim, color="#222222", linewidth=1.5, linestyle="--")
             axes.annotate(
                 f" claimed: {rounded_up(claim):g}", (claim, 0), xycoords=("data", "axes fraction"), va="bottom"
