@@ -41,7 +41,7 @@ def test_quartiles_are_found_and_reach_beyond_what_is_between_them():
 
 
 def test_with_few_rows_one_bound_is_bought_for_all_columns_and_with_fewer_none():
-    with pytest.warns(DpbnnWarning, match="one was bought for all"):
+    with pytest.warns(DpbnnWarning, match="one is bought for all"):
         few = purchase(5, 200, 0.5, 1e-5)
     assert len(few.epsilons) == 1
     found = few.bounds_of(np.random.default_rng(0).uniform(17, 90, (200, 5)))
@@ -55,7 +55,7 @@ def test_with_few_rows_one_bound_is_bought_for_all_columns_and_with_fewer_none()
 def test_the_target_shares_its_bound_with_no_other_column():
     generator = np.random.default_rng(0)
     table = np.column_stack([generator.uniform(0, 1e6, (300, 5)), generator.uniform(0, 4, 300)])
-    with pytest.warns(DpbnnWarning, match="one was bought for all"):
+    with pytest.warns(DpbnnWarning, match="one is bought for all"):
         few = purchase(6, 300, 0.5, 1e-5, has_target=True)
     found = few.bounds_of(table)
     assert len(few.epsilons) == 2
