@@ -1,6 +1,7 @@
 """A budget of several fits: nothing gets beyond it."""
 
 import multiprocessing
+import os
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from dp_accounting.rdp import RdpAccountant
 
 import dpbnn
 from dpbnn import BudgetAccountant, BudgetError, PrivacyPlan
-from dpbnn.privacy.budget import Together, composed_epsilon, spending
+from dpbnn.privacy.budget import Together, arrived_from, composed_epsilon, spending
 
 SHAPE = {"dataset_size": 500, "batch_size": 100, "steps": 20, "clip_norm": 1.0, "delta": 1e-6}
 HALF = PrivacyPlan.for_budget(epsilon=0.5, **SHAPE)
@@ -178,6 +179,18 @@ def test_other_processes_do_not_pass_a_budget_by(start):
     assert "must not pass a BudgetAccountant by" in queue.get(timeout=120)
     other.join()
     train()
+
+
+def test_workers_learn_of_a_budget_from_their_parent_and_not_from_old_files():
+    try:
+        arrived_from(os.getppid())
+        with pytest.raises(BudgetError, match="n_jobs=1"):
+            train()
+        for saved_by in (os.getpid(), 4_000_000, None):
+            arrived_from(saved_by)
+            train()
+    finally:
+        arrived_from(None)
 
 
 def test_a_search_is_charged_what_it_claims():

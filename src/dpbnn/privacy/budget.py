@@ -197,9 +197,12 @@ def home() -> int | None:
 
 
 def arrived_from(process: int | None) -> None:
-    """Work has come from a process with an open budget, or from one without: workers may be older than a budget."""
+    """Work has come from a process with an open budget, or from one without: workers may be older than a budget.
+
+    Only the parent of a worker counts: what was saved to a file under a budget may be read long after it.
+    """
     global _paid_in
-    _paid_in = None if process == os.getpid() else process
+    _paid_in = process if process == os.getppid() else None
 
 
 def _refuse_elsewhere() -> None:
