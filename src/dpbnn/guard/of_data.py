@@ -32,6 +32,8 @@ PEOPLE = (
 )
 """What columns are called, or begin with, that say whose row it is."""
 WITH_CATEGORIES = ("OneHotEncoder", "OrdinalEncoder")
+DEPTH = 5
+"""Of pairs and data sets within each other."""
 
 
 @rule(
@@ -91,16 +93,19 @@ def _evaluation_on_training_data(setup: Setup) -> str:
     return "public_data must not be the training data, got the same arrays" if same else ""
 
 
-def _arrays(value: Any) -> Iterator[Any]:
+def _arrays(value: Any, depth: int = DEPTH) -> Iterator[Any]:
     """What lies in memory, in pairs and in torch's own data sets too."""
+    parts: Any = ()
     if isinstance(value, Tensor | np.ndarray):
         yield value
     elif hasattr(value, "to_numpy"):
         yield value.to_numpy()
-    for part in (
-        value if isinstance(value, list | tuple) else vars(value).values() if isinstance(value, Dataset) else ()
-    ):
-        yield from _arrays(part)
+    elif isinstance(value, tuple):
+        parts = value
+    elif isinstance(value, Dataset):
+        parts = vars(value).values()
+    for part in parts if depth else ():
+        yield from _arrays(part, depth - 1)
 
 
 def _is_same_memory(first: Any, second: Any) -> bool:
