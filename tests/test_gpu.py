@@ -49,8 +49,8 @@ def test_a_fallback_gives_the_truth_on_a_device(name):
 @pytest.mark.parametrize("precision", ["highest", "high", "medium"])
 def test_tensor_cores_do_not_let_a_record_through(precision):
     """With TF32 allowed everywhere, sums and norms of the engine are still float32 or wider."""
-    from dpbnn.clipping.objective import full_precision
     from dpbnn.clipping.per_record import Outer
+    from dpbnn.execution import full_precision
 
     a, g = (part.to(CUDA) for part in nearly_cancelling(torch.float32))
     outer = Outer(a, g, torch.Size((48, 48)))

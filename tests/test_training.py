@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -559,33 +558,3 @@ def test_the_generator_that_a_method_sees_does_not_tell_how_many_masks_were_draw
         fit(X[:records], Y[:records], model=network(dropout=0.5), method=Curious(0.1), seed=4)
     assert seen[:20] == seen[20:]
     assert len(set(seen)) == 20
-
-
-def test_fits_in_threads_take_turns_with_torchs_generators(monkeypatch):
-    from concurrent.futures import ThreadPoolExecutor
-    from threading import get_ident
-
-    from dpbnn.stepping import EagerSteps
-
-    seen, release = [], EagerSteps.release
-
-    def noted(self, state, step):
-        seen.append(get_ident())
-        return release(self, state, step)
-
-    monkeypatch.setattr(EagerSteps, "release", noted)
-    plan = dpbnn.PrivacyPlan(dataset_size=50, batch_size=10, steps=30, clip_norm=1.0, noise_multiplier=2.0, delta=1e-3)
-
-    how = {"method": dpbnn.MCDropout(0.1), "plan": plan, "likelihood": dpbnn.Categorical(), "progress": False}
-    x, y = torch.randn(50, 3), torch.arange(50) % 2
-    models = [dpbnn.networks.MLP(3, [8], 2, dropout=0.5) for _ in range(3)]
-
-    def fitted(model):
-        return dpbnn.fit(model, x, y, **how)
-
-    with ThreadPoolExecutor(3) as pool:
-        for own in [pool.submit(fitted, own) for own in models]:
-            own.result()
-    turns = 1 + sum(first != second for first, second in pairwise(seen))
-    assert len(seen) == 90
-    assert turns <= 3, "nobody seeds them while masks are drawn"

@@ -27,7 +27,7 @@ from dpbnn import _validate
 from dpbnn.execution import Execution
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
-from dpbnn.own_draws import borrowed_generators
+from dpbnn.preparation import on_current_device
 from dpbnn.privacy.budget import spending
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.progress import tracked
@@ -143,7 +143,7 @@ def _groups(runs: Sequence[Run], positions: Sequence[Position]) -> Iterable[list
 
 def _train(runs: list[Run], positions: list[Position], progress: bool) -> list[Position]:
     device, steps = runs[0].work.device, runs[0].work.plan.steps
-    with borrowed_generators(device):
+    with on_current_device(device):
         if len(runs) == 1:
             return [_last(runs[0], positions[0], progress)]
         together = RecordedSteps([run.work for run in runs], [position.state for position in positions], 0)

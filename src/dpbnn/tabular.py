@@ -14,10 +14,11 @@ import torch
 from torch import nn
 
 from dpbnn.choosing import Chosen, Facts
+from dpbnn.generators import Generators, drawing_from
 from dpbnn.likelihoods import Categorical, HomoscedasticGaussian, Likelihood
 from dpbnn.methods import BBP, SGD, SGLD, MCDropout, Method
 from dpbnn.networks import MLP
-from dpbnn.own_draws import borrowed_generators
+from dpbnn.own_draws import derived_seed
 from dpbnn.prediction import RealPrediction
 from dpbnn.priors import Gaussian
 from dpbnn.privacy.bounds import quantile
@@ -137,9 +138,7 @@ def _falling(rate: float, steps: int) -> list[tuple[float, int]]:
 
 def _network(facts: Facts, chosen: Chosen, seed: int | None) -> MLP:
     """All outputs are zero at first: nothing is believed before anything is seen."""
-    with borrowed_generators(torch.device("cpu")):
-        if seed is not None:
-            torch.manual_seed(seed)
+    with drawing_from(Generators.seeded(derived_seed(None) if seed is None else seed)):
         network = MLP(facts.features, chosen.hidden, facts.outputs, chosen.activation, chosen.dropout)
     last = [layer for layer in network.modules() if isinstance(layer, nn.Linear)][-1]
     with torch.no_grad():

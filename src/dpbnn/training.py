@@ -4,7 +4,6 @@ One run, top to bottom: check everything -> for each step: Poisson batch -> clip
 update -> posterior + guarantee = release. What comes after the noise is never handed data.
 """
 
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +13,7 @@ import torch
 from torch import nn
 
 from dpbnn import _validate, guard
+from dpbnn._warn import warn
 from dpbnn.checkpoint import Checkpoint, Saved, digests
 from dpbnn.clipping import check_model
 from dpbnn.clipping.objective import wide
@@ -21,9 +21,9 @@ from dpbnn.diagnostics import Diagnostics
 from dpbnn.execution import Execution
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
-from dpbnn.own_draws import borrowed_generators, derived_seed
+from dpbnn.own_draws import derived_seed
 from dpbnn.posterior import Posterior
-from dpbnn.preparation import check_types, on_device, raised, remarks
+from dpbnn.preparation import check_types, on_current_device, on_device, raised, remarks
 from dpbnn.privacy.budget import spending
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.ledger import FRESH_KEY, Ledger, fingerprint
@@ -34,7 +34,6 @@ from dpbnn.public_measure import PublicMeasure
 from dpbnn.records import InMemoryRecords, as_records, brought_to
 from dpbnn.release import Release
 from dpbnn.stepping import EagerSteps, RecordedSteps, Steps, Work, why_not_recorded
-from dpbnn.types import DpbnnWarning
 
 __all__ = ["Position", "Run", "fit", "prepared", "steps_from"]
 
@@ -93,7 +92,7 @@ def fit(
     run = run.inspected(X, y, public_data)
     folder = None if checkpoint is None else Checkpoint(checkpoint)
 
-    with spending(plan, is_void=bool(_voided_by(run.work))), borrowed_generators(run.work.device):
+    with spending(plan, is_void=bool(_voided_by(run.work))), on_current_device(run.work.device):
         position = run.begin(folder)
         with show_progress(run.work.plan, position.step, progress) as display:
             for reached in run.steps(position, folder):
@@ -165,12 +164,11 @@ class Run:
         """Let the guard look at all of it: refuse what it must, warn of what is weak, and note the rest."""
         work = self.work
         objective, seed = work.checked.objective, 0 if work.randomness.is_seeded_by_user else None
-        setup = guard.Setup(work.plan, objective.model, objective.likelihood, work.method, x, y, public_data)
-        with borrowed_generators(work.device):
-            found = guard.inspect(replace(setup, unsafe_seed=seed, unsafe_diagnostics=work.diagnostics.wanted))
+        setup = guard.Setup(work.plan, work.checked.model, objective.likelihood, work.method, x, y, public_data)
+        found = guard.inspect(replace(setup, unsafe_seed=seed, unsafe_diagnostics=work.diagnostics.wanted))
         guard.refuse(found, "evaluation-on-training-data")
         for weak in (own for own in found if own.severity == "weak"):
-            warnings.warn(str(weak), DpbnnWarning, stacklevel=3)
+            warn(str(weak))
         return replace(self, findings=tuple(found))
 
     def begin(self, folder: Checkpoint | None = None) -> Position:
@@ -217,7 +215,7 @@ class Run:
         findings = posterior.report()
         found = [*findings.pop("warnings", ()), *_diverged(posterior)]
         for text in found:
-            warnings.warn(text, DpbnnWarning, stacklevel=3)
+            warn(text)
         report = work.method.report(work.plan) | findings | {"engine": work.checked.engine, "steps_taken": position.how}
         report |= {"releases_charged": len(position.ledger.charges)}
         report |= {"warnings": [*self.advice, *found]} if self.advice or found else {}
@@ -227,7 +225,7 @@ class Run:
         )
         history = () if measure is None else tuple(measure.history)
         diagnostics = tuple(work.diagnostics.entries)
-        return Release(posterior, guarantee, objective.model, objective.likelihood, report, history, diagnostics)
+        return Release(posterior, guarantee, work.checked.model, objective.likelihood, report, history, diagnostics)
 
     def _resume(self, saved: Saved, folder: Checkpoint) -> Position:
         work = replace(self.work, randomness=Randomness(saved.key, saved.source), seed=saved.state["seed"])
@@ -242,7 +240,7 @@ def steps_from(position: Position) -> Steps:
     if reason is None:
         return RecordedSteps([position.work], [position.state], position.step)
     if reason:
-        warnings.warn(f"Steps are taken one by one, which is slower: {reason}.", DpbnnWarning, stacklevel=4)
+        warn(f"Steps are taken one by one, which is slower: {reason}.")
     return EagerSteps(position.work, position.step)
 
 

@@ -31,9 +31,6 @@ class Again:
     def __init__(self):
         self.recorded = self.replayed = 0
 
-    def seed_model(self, seed):
-        torch.manual_seed(seed)
-
     def without_waiting(self, work):
         work()
 

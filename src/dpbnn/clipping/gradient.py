@@ -15,6 +15,7 @@ for the model is chosen by itself (`dpbnn.clipping.compatibility`).
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 
 import torch
@@ -27,9 +28,10 @@ from dpbnn.clipping.book_keeping import NotCovered
 from dpbnn.clipping.compatibility import CheckedModel, check_model
 from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.joint import Joint
-from dpbnn.clipping.objective import full_precision, wide
+from dpbnn.clipping.objective import wide
 from dpbnn.clipping.per_record import Dense, PerRecordGradient
-from dpbnn.execution import computing_in
+from dpbnn.execution import computing_in, full_precision
+from dpbnn.generators import Generators, drawing_from
 from dpbnn.likelihoods import Likelihood
 from dpbnn.privacy.plan import CLIPPING_STYLES, checked_level
 from dpbnn.types import ClippedSum, DpbnnError, Draws, Weights
@@ -105,13 +107,16 @@ def clip_and_sum(
     present: Tensor | None = None,
     into: Weights | None = None,
     together: int | None = None,
+    masks: Generators | None = None,
+    no_sync: bool = False,
     observe: Callable[[Tensor, float], None] | None = None,
 ) -> ClippedSum:
     """`clipped_gradient_sum` for a checked model at any weights, or draws of them, as the training loop calls it.
 
     `precision` is the model's, as in `Execution`. `present` tells records from padding, which contributes zero. `into`
     is memory for the sums, used where they need not be added up. `together` is how many records at most a batch has, if
-    these are a part of it. `observe` is called with the norms of each part, which are private.
+    these are a part of it. `masks` is what the model's own draws come from. `no_sync` never lets the host wait for a
+    device, as a CUDA graph demands. `observe` is called with the norms of each part, which are private.
     """
     total: Weights = {}
     where = _cast(checked, where)
@@ -123,11 +128,11 @@ def clip_and_sum(
         into = into if len(x) <= size else None
         for part_x, part_y, part_present in _parts(x, y, present, size, pads=checked.engine != "loop"):
             if len(part_x):
-                with computing_in(precision, x.device):
+                with computing_in(precision, x.device), _drawing(checked, masks):
                     gradients = _per_record_gradients(checked, where, part_x, part_y)
                 with full_precision(x.device):
                     part = _clip_and_sum_one_part(
-                        gradients, part_present, clip_norm, clipping, observe, into, together or len(x)
+                        gradients, part_present, clip_norm, clipping, observe, into, together or len(x), no_sync
                     )
                 _add(total, {n: g.double() for n, g in part.items()} if len(x) > size else part)
     types = _released_types(where)
@@ -161,6 +166,11 @@ def _parts(
 
 def _padded(values: Tensor, rows: int) -> Tensor:
     return torch.cat([values, values.new_zeros(rows - len(values), *values.shape[1:])])
+
+
+def _drawing(checked: CheckedModel, masks: Generators | None) -> AbstractContextManager[object]:
+    """A model that draws has its draws from `masks`; watching one that does not would only take time."""
+    return nullcontext() if masks is None or not checked.draws else drawing_from(masks)
 
 
 def _released_types(where: Weights | Draws) -> dict[str, torch.dtype]:
@@ -252,13 +262,13 @@ def _clip_and_sum_one_part(
     observe: Callable[[Tensor, float], None] | None,
     into: Weights | None,
     together: int,
+    no_sync: bool,
 ) -> Weights:
     if not gradients:
         return {}
-    may_be_bad = present is not None and present.is_cuda
     names, found = list(gradients), dict(gradients)
     tasks: list[Callable[[], Tensor | None]] = [partial(_squares, found[name]) for name in names]
-    if may_be_bad:  # padding is dropped, and to ask for more would make a device wait
+    if no_sync:  # to ask whether it is needed would make the host wait
         tasks += [partial(_make_finite, gradients, name) for name in names]
     squares = side_by_side(lambda task: task(), tasks)
     del found, tasks
@@ -267,7 +277,7 @@ def _clip_and_sum_one_part(
         norms = terms.sum(dim=0).sqrt()
         observe(norms if present is None else norms[present], clip_norm)
     factors = _factors(terms, present, clip_norm, clipping)
-    must_clean = not may_be_bad and not bool(terms.isfinite().all())  # 0 x inf is NaN
+    must_clean = not no_sync and not bool(terms.isfinite().all())  # 0 x inf is NaN
 
     def weighted_sum(name: str) -> Tensor:
         values = gradients.pop(name)  # what is summed is let go: a large model has no room for both

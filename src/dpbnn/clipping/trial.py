@@ -22,11 +22,11 @@ from dpbnn.clipping.made_up import FAR_OUT, made_up_records, with_changed_record
 from dpbnn.clipping.objective import Objective
 from dpbnn.clipping.treatment import Treatment
 from dpbnn.dropout import dropout_layers
+from dpbnn.generators import Generators, drawing_from
 from dpbnn.modes import evaluating
-from dpbnn.own_draws import borrowed_generators
 from dpbnn.types import DpbnnError, Weights
 
-__all__ = ["Trial", "own_randomness", "refuse_impressions"]
+__all__ = ["Trial", "refuse_impressions"]
 
 SIZES = (1, 3, 64)
 SEEDS = (1, 2, 3)
@@ -59,8 +59,7 @@ class Trial:
 
     def losses(self, x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
         """Each record's loss, the model's own draws starting from a seed."""
-        _start_draws(seed, x.device)
-        with torch.no_grad():
+        with torch.no_grad(), drawing_from(Generators.seeded(seed)):
             return self.objective.losses(self.objective.outputs(self.weights, x), y, self.weights)
 
     def base(self, size: int, seed: int = 0) -> Tensor:
@@ -145,6 +144,12 @@ class Trial:
                 if not is_random(self):
                     self._refuse_difference_to_alone(engine)
                     return
+
+    def draws(self) -> bool:
+        """Whether a run draws random numbers, whatever comes of them."""
+        with torch.no_grad(), drawing_from(Generators.seeded(0)) as generators:
+            self.objective.losses(self.objective.outputs(self.weights, self.x), self.y, self.weights)
+        return generators.used
 
     def is_random_as_it_is(self) -> bool:
         """Whether the losses depend on the seed, or would if the last layer were not zero."""
@@ -231,8 +236,7 @@ def refuse_impressions(objective: Objective, weights: Weights, x: Tensor) -> Non
     for part in x.chunk(2):
         try:
             model = copy.deepcopy(objective.model)
-            _start_draws(0, x.device)
-            with torch.no_grad():
+            with torch.no_grad(), drawing_from(Generators.seeded(0)):
                 Objective(model, objective.likelihood).outputs(weights, part)
         except Exception:  # whatever a model's own parts raise
             return
@@ -262,18 +266,3 @@ def _is_same(first: object, second: object) -> bool:
         return len(first) == len(second) and all(map(_is_same, first, second))
     numbers = (bool, int, float, str, set, frozenset, Tensor)
     return first == second if isinstance(first, numbers) and isinstance(second, numbers) else True
-
-
-@contextmanager
-def own_randomness(device: torch.device) -> Iterator[None]:
-    """Nothing that is drawn inside is seen outside."""
-    with borrowed_generators(device):
-        _start_draws(0, device)
-        yield
-
-
-def _start_draws(seed: int, device: torch.device) -> None:
-    torch.default_generator.manual_seed(seed)  # for all devices at once it takes a millisecond
-    if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        torch.cuda.default_generators[index].manual_seed(seed)

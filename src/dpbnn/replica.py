@@ -1,0 +1,143 @@
+"""A module of one's own on the same tensors: what is done to it is not seen in the user's, by no thread.
+
+Running a module on other weights (`torch.func.functional_call`), watching its layers and switching its mode all change
+it for a while. So the library never runs the user's module: it runs replicas, whose modules, hooks and attributes are
+copies, and whose parameters, buffers and other tensors are the very same.
+
+    >>> from torch import nn
+    >>> model = nn.Linear(3, 2)
+    >>> other = replica(model)
+    >>> other is model, other.weight is model.weight
+    (False, True)
+"""
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor, nn
+
+from dpbnn.types import DpbnnError
+
+__all__ = ["Pool", "replica", "switches_of"]
+
+Item = TypeVar("Item")
+
+
+def replica(model: nn.Module) -> nn.Module:
+    """The same network in modules of its own.
+
+    Raises:
+        DpbnnError: the model cannot be copied, or the copy would still refer to the model.
+
+    Guarantees:
+        Parameters, buffers and other tensors are shared.
+        Nothing that happens to the replica's modules happens to the model's.
+    """
+    shared = {id(values): values for values in _tensors(model)}
+    try:
+        made = copy.deepcopy(model, dict(shared))
+    except Exception as error:  # whatever the parts of a model raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DpbnnError(
+            f"The model must be such that copy.deepcopy can copy it, as each run has modules of its own; "
+            f"{type(model).__name__} cannot be copied: {reason}. Remove what cannot be copied from its attributes, or "
+            "define __deepcopy__."
+        ) from error
+    _refuse_way_back(made, set(map(id, model.modules())))
+    return made
+
+
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()
+    for module in model.modules():
+        for value in vars(module).values():
+            for inner in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(inner, Tensor):
+                    yield inner
+
+
+def _refuse_way_back(made: nn.Module, originals: set[int]) -> None:
+    """A function that has kept the model itself would use its weights, not those that the replica runs on."""
+    seen: set[int] = set()
+    waiting: deque[tuple[str, object]] = deque((name, module) for name, module in made.named_modules())
+    while waiting:
+        name, value = waiting.popleft()
+        if id(value) in originals:
+            raise DpbnnError(
+                f"The model keeps a function in '{name}' that refers to the model itself, which no copy can follow; "
+                "make it a method, or let it take the module as an argument."
+            )
+        if id(value) not in seen:
+            seen.add(id(value))
+            waiting.extend((f"{name}.{part}" if part else name, inner) for part, inner in _inside(value))
+
+
+def _inside(value: object) -> Iterator[tuple[str, object]]:
+    """What an attribute of a module can be reached through."""
+    if isinstance(value, nn.Module):
+        yield from vars(value).items()
+    elif isinstance(value, dict):
+        yield from (("", inner) for inner in value.values())
+    elif isinstance(value, (list, tuple, set, deque)):
+        yield from (("", inner) for inner in value)
+    elif isinstance(value, MethodType):
+        yield "", value.__self__
+        yield "", value.__func__
+    elif isinstance(value, partial):
+        yield from (("", inner) for inner in (value.func, value.args, value.keywords))
+    elif isinstance(value, FunctionType):
+        yield from (("", inner) for inner in _kept_by(value))
+
+
+def _kept_by(function: FunctionType) -> Iterator[object]:
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # a cell that is empty
+            continue
+
+
+def switches_of(model: nn.Module) -> Any:
+    """What can change between two uses of the same model, as far as plain values and tensors show it."""
+    modules = tuple((name, type(module), *_plain(module)) for name, module in model.named_modules())
+    parameters = tuple((id(p), p.requires_grad, p.shape, p.dtype) for p in model.parameters())
+    return modules, parameters, tuple(id(buffer) for buffer in model.buffers())
+
+
+def _plain(module: nn.Module) -> tuple[tuple[str, object], ...]:
+    """A module's attributes on which its forward may depend: plain values, and tensors by their identity."""
+    return tuple(
+        (name, id(value) if isinstance(value, Tensor) else value)
+        for name, value in vars(module).items()
+        if isinstance(value, (bool, int, float, str, Tensor))
+    )
+
+
+class Pool(Generic[Item]):
+    """Things that are costly to make and serve one thread at a time; made for as long as `key` stays what it is."""
+
+    def __init__(self, make: Callable[[], Item], key: Callable[[], Any]) -> None:
+        self._make, self._key = make, key
+        self._spare: tuple[Any, list[Item]] = (None, [])
+
+    @contextmanager
+    def lent(self) -> Iterator[Item]:
+        """One of them, for nobody else meanwhile."""
+        key = self._key()
+        known, spare = self._spare
+        if known != key:
+            self._spare = _, spare = key, []
+        try:
+            item = spare.pop()
+        except IndexError:
+            item = self._make()
+        yield item
+        spare.append(item)  # unless something went wrong with it
