@@ -46,7 +46,8 @@ WRITTEN_OUT_NUMBERS = 2**26
 ROWS_ALIKE = 16
 """In matrices of so many rows, or a multiple, kernels for CPUs round all rows alike, for most widths."""
 LARGEST_PART = 4096
-"""Sums over more records stay in float64 until there is noise on them: float32 would round by more than the room."""
+"""Sums that may be over more records are in float64 until there is noise on them: float32 would round by more than the
+room."""
 LARGEST_MULTIPLIER = 1e6
 LARGEST_NORM = 1e18
 """A gradient beyond this norm is treated as not finite: its square would leave float32."""
@@ -107,6 +108,7 @@ def clip_and_sum(
     present: Tensor | None = None,
     into: Weights | None = None,
     together: int | None = None,
+    in_float64: bool = False,
     masks: Generators | None = None,
     no_sync: bool = False,
     observe: Callable[[Tensor, float], None] | None = None,
@@ -115,8 +117,10 @@ def clip_and_sum(
 
     `precision` is the model's, as in `Execution`. `present` tells records from padding, which contributes zero. `into`
     is memory for the sums, used where they need not be added up. `together` is how many records at most a batch has, if
-    these are a part of it. `masks` is what the model's own draws come from. `no_sync` never lets the host wait for a
-    device, as a CUDA graph demands. `observe` is called with the norms of each part, which are private.
+    these are a part of it. `in_float64` says that a batch can have so many records that its noise is added in float64:
+    the type of the noise must not depend on how many there are. `masks` is what the model's own draws come from.
+    `no_sync` never lets the host wait for a device, as a CUDA graph demands. `observe` is called with the norms of each
+    part, which are private.
     """
     total: Weights = {}
     where = _cast(checked, where)
@@ -137,8 +141,9 @@ def clip_and_sum(
                 _add(total, {n: g.double() for n, g in part.items()} if len(x) > size else part)
     types = _released_types(where)
     sums = {name: total[name] if name in total else make() for name, make in _zeros(where)}
-    if len(x) <= LARGEST_PART:
-        sums = {name: values.to(types[name]) for name, values in sums.items()}
+    if in_float64 or len(x) > LARGEST_PART:
+        return ClippedSum({name: values.double() for name, values in sums.items()}, clip_norm, types)
+    sums = {name: values.to(types[name]) for name, values in sums.items()}
     return ClippedSum(sums, clip_norm, types)
 
 

@@ -5,8 +5,7 @@ from it (update, keep). A batch that is larger than a part is done in several, e
 differ have recordings of their own.
 
 Guarantees:
-    Recorded steps release what steps taken one by one release, but for rounding, from the same key (other normals if
-    batches have thousands of records).
+    Recorded steps release what steps taken one by one release, but for rounding, from the same key.
     Padding contributes exactly zero.
     What can not be recorded is taken one by one, and the release says so.
 """
@@ -77,7 +76,8 @@ class RecordedSteps:
         self._masks = runs[0].randomness.masks(first_step)
         generators = self._noise.on_device, self._masks.on(runs[0].device)
         self._recorder: Recorder = recorder or Graphs(runs[0].device, generators)
-        count, rate = len(runs[0].records), max(work.plan.sampling_rate for work in runs)
+        count = max(work.public_count for work in runs)
+        rate = max(work.plan.sampling_rate for work in runs)
         limits = [
             work.execution.micro_batch_size or largest_part(work.checked.numbers_written_out, count, rate)
             for work in runs
