@@ -124,3 +124,21 @@ def test_transformers_take_no_short_cut_past_their_dropout_and_no_process_wide_s
         with without_fast_path():
             assert torch.backends.mha.get_fastpath_enabled()
             assert not torch.equal(layer(SEQUENCES), layer(SEQUENCES))
+
+
+def test_blocks_inside_of_each_other_each_have_their_own():
+    outer, inner = Generators.seeded(1), Generators.seeded(2)
+    with drawing_from(outer):
+        first = torch.rand(3)
+        with drawing_from(inner):
+            between = torch.rand(3)
+        with pytest.raises(KeyError), drawing_from(inner):
+            raise KeyError
+        second = torch.rand(3)
+    expected = torch.Generator().manual_seed(1)
+    assert torch.equal(first, torch.rand(3, generator=expected))
+    assert torch.equal(between, torch.rand(3, generator=torch.Generator().manual_seed(2)))
+    assert torch.equal(second, torch.rand(3, generator=expected))
+    torch.manual_seed(9)
+    plain = torch.rand(3)
+    assert torch.equal(plain, torch.rand(3, generator=torch.Generator().manual_seed(9)))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils import _python_dispatch
 
 import dpbnn
 from dpbnn.clipping import check_model
@@ -76,6 +77,7 @@ class Untouched:
             "fast path": torch.backends.mha.get_fastpath_enabled(),
             "products": torch.get_float32_matmul_precision(),
             "filters of warnings": list(warnings.filters),
+            "modes of dispatch": _python_dispatch.is_in_torch_dispatch_mode(),
         }
 
     def watch(self):

@@ -17,12 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dpbnn.clipping.objective import Objective
 from dpbnn.dropout import dropout_layers, masks_on
-from dpbnn.generators import Generators, drawing_from, without_fast_path
+from dpbnn.generators import Generators, ThreadMode, drawing_from, without_fast_path
 from dpbnn.likelihoods import Moments, Probabilities
 from dpbnn.modes import evaluating
 from dpbnn.posterior import Posterior
@@ -278,7 +277,7 @@ def _runs_at_once(ensemble: Ensemble, record: Tensor) -> bool:
     return not any(together.calls[func] >= SEVERAL * count for func, count in apart.calls.items())
 
 
-class _Counting(TorchDispatchMode):
+class _Counting(ThreadMode):
     """Counts operations, but for views, which take no time."""
 
     def __init__(self) -> None:
@@ -297,7 +296,7 @@ def _peak(run: Callable[[int], Predicted], copies: int, known: Iterable[Tensor])
         return run(copies), memory.peak
 
 
-class PeakMemory(TorchDispatchMode):
+class PeakMemory(ThreadMode):
     """Watches the tensors that torch's operations make: the most bytes that were held by them at a time."""
 
     def __init__(self, known: Iterable[Tensor] = ()) -> None:

@@ -19,20 +19,21 @@ Guarantees:
     What draws in a way that cannot be redirected is refused.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from dpbnn.types import DpbnnError
 
-__all__ = ["Generators", "drawing_from", "without_fast_path"]
+__all__ = ["Generators", "ThreadMode", "drawing_from", "without_fast_path"]
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -78,8 +79,20 @@ class Generators:
 @contextmanager
 def drawing_from(generators: Generators) -> Iterator[Generators]:
     """Inside, this thread draws from `generators` wherever it would from torch's default ones."""
-    with _Attention(), _Redirected(generators):
+    outer: _Redirected | None = getattr(_this_thread, "mode", None)
+    with ExitStack() as stack:
+        if outer is None:
+            if torch.cuda.is_initialized():
+                stack.enter_context(_Attention())
+            _this_thread.mode = stack.enter_context(_Redirected(generators))
+            stack.callback(vars(_this_thread).pop, "mode")
+        else:  # one mode is enough: every one takes time for every operation
+            stack.callback(setattr, outer, "generators", outer.generators)
+            outer.generators = generators
         yield generators
+
+
+_this_thread = threading.local()
 
 
 @contextmanager
@@ -139,12 +152,31 @@ def _attention(
     return F.dropout(scores.softmax(dim=-1), dropout_p) @ value
 
 
-class _Redirected(TorchDispatchMode):
+class ThreadMode(TorchDispatchMode):
+    """Sees the operations of this thread.
+
+    Torch's own way in and out of a mode also writes to globals of the process that its compiler reads, and leaves
+    them wrong where modes of several threads overlap; and it would load that compiler, which takes seconds.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __enter__(self) -> Self:
+        _push_mode(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _pop_mode()
+
+
+class _Redirected(ThreadMode):
     """Hands every operation that draws one of our generators."""
 
     def __init__(self, generators: Generators) -> None:
         super().__init__()
-        self._generators = generators
+        self.generators = generators
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -152,10 +184,10 @@ class _Redirected(TorchDispatchMode):
             return func(*args, **kwargs)
         if _takes_generator(func):
             if kwargs.get("generator") is None:
-                kwargs = kwargs | {"generator": self._generators.draw_from(_device(args, kwargs))}
+                kwargs = kwargs | {"generator": self.generators.draw_from(_device(args, kwargs))}
             return func(*args, **kwargs)
         if func in FACTORIES:
-            return FACTORIES[func](self._generators.draw_from(_device(args, kwargs)), *args, **kwargs)
+            return FACTORIES[func](self.generators.draw_from(_device(args, kwargs)), *args, **kwargs)
         if not _draws(func, args, kwargs):
             return func(*args, **kwargs)
         with self:  # in inference mode, compound operations come here whole

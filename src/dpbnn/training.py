@@ -31,7 +31,7 @@ from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.progress import show_progress
 from dpbnn.public_measure import PublicMeasure
-from dpbnn.records import InMemoryRecords, as_records, brought_to
+from dpbnn.records import DatasetRecords, InMemoryRecords, as_records, brought_to
 from dpbnn.release import Release
 from dpbnn.stepping import EagerSteps, RecordedSteps, Steps, Work, why_not_recorded
 
@@ -131,6 +131,8 @@ def prepared(
     )
     if isinstance(records, InMemoryRecords):
         likelihood.check_values(records.y, checked.num_outputs)
+    if isinstance(records, DatasetRecords):
+        records.refuse_known_draws(execution.dataset_workers)
     advice = tuple(remarks(method, likelihood, plan))
     records = brought_to(own.device, records, execution.data_on_device)
     randomness = Randomness.from_operating_system() if unsafe_seed is None else Randomness.from_seed(unsafe_seed)

@@ -6,9 +6,10 @@ stays decided.
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from dpbnn.generators import ThreadMode
 from dpbnn.stepping.graphs import WAITING, NoSync, NotRecordable, SharedNoise
 
 
@@ -57,7 +58,7 @@ class Again:
         return replay
 
 
-class Captured(TorchDispatchMode):
+class Captured(ThreadMode):
     """The operations of one piece of work. Noise, which NumPy writes on a CPU, is one of them."""
 
     def __init__(self):

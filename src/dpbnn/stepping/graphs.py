@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpbnn.branches import FIRST
+from dpbnn.generators import ThreadMode
 from dpbnn.privacy import cuda_noise
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.types import Weights
@@ -140,7 +140,7 @@ class Graphs:
             generator.graphsafe_set_state(torch.Generator(self._device))
 
 
-class NoSync(TorchDispatchMode):
+class NoSync(ThreadMode):
     """Refuses operations that make the host wait for a device, which no CUDA graph can hold; for this thread alone."""
 
     def __init__(self, device_type: str) -> None:
