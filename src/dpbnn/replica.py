@@ -75,7 +75,7 @@ def _refuse_way_back(made: nn.Module, originals: set[int]) -> None:
             )
         if id(value) not in seen:
             seen.add(id(value))
-            waiting.extend((f"{name}.{part}" if part else name, inner) for part, inner in _inside(value))
+            waiting.extend((f"{name}.{part}".strip("."), inner) for part, inner in _inside(value))
 
 
 def _inside(value: object) -> Iterator[tuple[str, object]]:
