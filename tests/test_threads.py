@@ -22,6 +22,7 @@ from dpbnn.execution import computing_in, full_precision
 from dpbnn.privacy.randomness import Randomness
 
 THREADS = 8
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 X, Y = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
 PLAN = dpbnn.PrivacyPlan(dataset_size=60, batch_size=20, steps=8, clip_norm=1.0, noise_multiplier=1.0, delta=1e-3)
 METHODS = {
@@ -42,9 +43,9 @@ def _short_switch_interval():
     sys.setswitchinterval(before)
 
 
-def network():
+def network(device="cpu"):
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3)).eval()
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3)).eval().to(device)
 
 
 def fitted(model, method, **options):
@@ -94,9 +95,10 @@ class Untouched:
         assert not self.seen
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", METHODS)
-def test_predictions_in_threads_are_those_of_one(name):
-    model = network()
+def test_predictions_in_threads_are_those_of_one(name, device):
+    model = network(device)
     release = fitted(model, METHODS[name])
     expected = [release.predict(X, num_draws=5, seed=seed).probabilities for seed in range(4)]
     with Untouched(model):
@@ -105,9 +107,10 @@ def test_predictions_in_threads_are_those_of_one(name):
         assert torch.equal(probabilities, expected[call % 4])
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", METHODS)
-def test_fits_of_one_model_in_threads_are_those_of_one(name):
-    model = network()
+def test_fits_of_one_model_in_threads_are_those_of_one(name, device):
+    model = network(device)
     expected = fitted(model, METHODS[name]).posterior.tensors()
     with Untouched(model):
         found = in_threads(lambda _: fitted(model, METHODS[name]).posterior.tensors(), 24)
