@@ -56,22 +56,49 @@ def test_what_happens_to_a_replica_does_not_happen_to_the_model():
     assert not hasattr(other[0], "missing")
 
 
-def closure(model):
+def hook_with_a_closure(model):
     model.register_forward_hook(lambda module, given, output: output + model.bias)
 
 
-def default(model):
+def hook_with_a_default(model):
     def added(module, given, output, bias_of=model):
         return output + bias_of.bias
 
     model.register_forward_hook(added)
 
 
-@pytest.mark.parametrize("keep", [closure, default], ids=["closure", "default"])
-def test_a_function_that_has_kept_the_model_is_refused_by_its_name(keep):
-    model = nn.Linear(3, 2)
+def another_forward(model):
+    before = model.forward
+    model.forward = lambda x: before(x) + model.bias
+
+
+@pytest.mark.parametrize("keep", [hook_with_a_closure, hook_with_a_default, another_forward])
+def test_functions_that_have_kept_the_model_lead_to_the_replica(keep):
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
     keep(model)
-    with pytest.raises(dpbnn.DpbnnError, match="'_forward_hooks' that refers to the model itself"):
+    other = replica(model)
+    assert torch.equal(other(x), model(x))
+    weights = {"weight": torch.zeros(2, 3), "bias": torch.ones(2)}
+    found = torch.func.functional_call(other, weights, (x,))
+    assert torch.equal(found, torch.full((4, 2), 2.0))
+    assert not torch.equal(model(x), found)
+
+
+def test_what_a_function_keeps_beside_the_model_is_shared():
+    model, seen = nn.Linear(3, 2), []
+
+    def noted(module, given, output):
+        seen.append(output + 0 * model.bias)
+
+    model.register_forward_hook(noted)
+    replica(model)(torch.ones(1, 3))
+    assert len(seen) == 1
+
+
+def test_what_leads_to_the_model_where_no_copy_can_follow_is_refused_by_its_name():
+    model = nn.Linear(3, 2)
+    model.steps = [lambda x: model(x)]
+    with pytest.raises(dpbnn.DpbnnError, match="'steps' that leads to the model itself"):
         replica(model)
 
 

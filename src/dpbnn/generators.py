@@ -26,11 +26,11 @@ from functools import cache
 from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
+from dpbnn.by_formula import ByFormula
 from dpbnn.types import DpbnnError
 
 __all__ = ["Generators", "ThreadMode", "drawing_from", "without_fast_path"]
@@ -83,7 +83,7 @@ def drawing_from(generators: Generators) -> Iterator[Generators]:
     with ExitStack() as stack:
         if outer is None:
             if torch.cuda.is_initialized():
-                stack.enter_context(_Attention())
+                stack.enter_context(ByFormula())
             _this_thread.mode = stack.enter_context(_Redirected(generators))
             stack.callback(vars(_this_thread).pop, "mode")
         else:  # one mode is enough: every one takes time for every operation
@@ -110,46 +110,6 @@ class _Watching(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
-
-
-class _Attention(TorchFunctionMode):
-    """Attention with dropout by its formula: fused kernels of CUDA devices draw from the default generator alone."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is F.scaled_dot_product_attention and args[0].is_cuda and _dropout_rate(args, kwargs) > 0:
-            return _attention(*args, **kwargs)
-        if func is F.multi_head_attention_forward and args[0].is_cuda and kwargs.get("need_weights") is False:
-            outputs, _ = func(*args, **kwargs | {"need_weights": True})  # which no fused kernel computes
-            return outputs, None
-        return func(*args, **kwargs)
-
-
-def _dropout_rate(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float:
-    return float(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0))
-
-
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """``dropout(softmax(Q K' / sqrt(d) + mask)) V``"""
-    if enable_gqa:
-        key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
-        value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
-    scores = query @ key.mT * (query.size(-1) ** -0.5 if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
-    if attn_mask is not None:
-        is_bool = attn_mask.dtype == torch.bool
-        scores = scores.masked_fill(~attn_mask, float("-inf")) if is_bool else scores + attn_mask
-    return F.dropout(scores.softmax(dim=-1), dropout_p) @ value
 
 
 class ThreadMode(TorchDispatchMode):

@@ -13,10 +13,10 @@ copies, and whose parameters, buffers and other tensors are the very same.
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
-from types import FunctionType, MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
@@ -31,16 +31,22 @@ Item = TypeVar("Item")
 def replica(model: nn.Module) -> nn.Module:
     """The same network in modules of its own.
 
+    Functions that modules hold, such as hooks or a forward that was replaced, lead to the replica where they led to the
+    model.
+
     Raises:
-        DpbnnError: the model cannot be copied, or the copy would still refer to the model.
+        DpbnnError: the model cannot be copied, or the copy would still lead to the model.
 
     Guarantees:
         Parameters, buffers and other tensors are shared.
         Nothing that happens to the replica's modules happens to the model's.
     """
-    shared = {id(values): values for values in _tensors(model)}
+    copies: dict[int, Any] = {id(values): values for values in _tensors(model)}
+    originals = set(map(id, model.modules()))
     try:
-        made = copy.deepcopy(model, dict(shared))
+        made = copy.deepcopy(model, copies)
+        for module in made.modules():
+            vars(module).update({name: _led(value, originals, copies) for name, value in vars(module).items()})
     except Exception as error:  # whatever the parts of a model raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DpbnnError(
@@ -48,7 +54,7 @@ def replica(model: nn.Module) -> nn.Module:
             f"{type(model).__name__} cannot be copied: {reason}. Remove what cannot be copied from its attributes, or "
             "define __deepcopy__."
         ) from error
-    _refuse_way_back(made, set(map(id, model.modules())))
+    _refuse_way_back(made, originals)
     return made
 
 
@@ -62,47 +68,66 @@ def _tensors(model: nn.Module) -> Iterator[Tensor]:
                     yield inner
 
 
+def _led(value: Any, originals: set[int], copies: dict[int, Any]) -> Any:
+    """The value, or for a function that has kept the model, one that has kept its copy."""
+    if isinstance(value, dict) and value and all(isinstance(inner, FunctionType) for inner in value.values()):
+        return type(value)((key, _led(inner, originals, copies)) for key, inner in value.items())
+    if not isinstance(value, FunctionType) or _way_to(originals, [("", value)]) is None:
+        return value
+    cells = [
+        cell if _way_to(originals, [("", cell)]) is None else CellType(copy.deepcopy(cell.cell_contents, copies))
+        for cell in value.__closure__ or ()
+    ]
+    defaults = copy.deepcopy(value.__defaults__, copies)
+    made = FunctionType(value.__code__, value.__globals__, value.__name__, defaults, tuple(cells))
+    made.__kwdefaults__ = copy.deepcopy(value.__kwdefaults__, copies)
+    return made
+
+
 def _refuse_way_back(made: nn.Module, originals: set[int]) -> None:
-    """A function that has kept the model itself would use its weights, not those that the replica runs on."""
+    """What has kept the model itself would use its weights, not those that the replica runs on."""
+    name = _way_to(originals, made.named_modules())
+    if name is not None:
+        raise DpbnnError(
+            f"The model keeps something in '{name}' that leads to the model itself, where no copy can follow; make it "
+            "a method, or let it take the module as an argument."
+        )
+
+
+def _way_to(targets: set[int], starts: Iterable[tuple[str, object]]) -> str | None:
+    """The name of what leads to one of the targets, if anything does."""
     seen: set[int] = set()
-    waiting: deque[tuple[str, object]] = deque((name, module) for name, module in made.named_modules())
+    waiting = deque(starts)
     while waiting:
         name, value = waiting.popleft()
-        if id(value) in originals:
-            raise DpbnnError(
-                f"The model keeps a function in '{name}' that refers to the model itself, which no copy can follow; "
-                "make it a method, or let it take the module as an argument."
-            )
+        if id(value) in targets:
+            return name
         if id(value) not in seen:
             seen.add(id(value))
             waiting.extend((f"{name}.{part}".strip("."), inner) for part, inner in _inside(value))
+    return None
 
 
 def _inside(value: object) -> Iterator[tuple[str, object]]:
-    """What an attribute of a module can be reached through."""
+    """What can be reached through an attribute of a module."""
     if isinstance(value, nn.Module):
         yield from vars(value).items()
-    elif isinstance(value, dict):
-        yield from (("", inner) for inner in value.values())
+        return
+    inner: Iterable[object] = ()
+    if isinstance(value, dict):
+        inner = value.values()
     elif isinstance(value, (list, tuple, set, deque)):
-        yield from (("", inner) for inner in value)
+        inner = value
     elif isinstance(value, MethodType):
-        yield "", value.__self__
-        yield "", value.__func__
+        inner = value.__self__, value.__func__
     elif isinstance(value, partial):
-        yield from (("", inner) for inner in (value.func, value.args, value.keywords))
+        inner = value.func, value.args, value.keywords
     elif isinstance(value, FunctionType):
-        yield from (("", inner) for inner in _kept_by(value))
-
-
-def _kept_by(function: FunctionType) -> Iterator[object]:
-    yield from function.__defaults__ or ()
-    yield from (function.__kwdefaults__ or {}).values()
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # a cell that is empty
-            continue
+        inner = value.__defaults__, value.__kwdefaults__, value.__closure__
+    elif isinstance(value, CellType):
+        with suppress(ValueError):  # an empty one
+            inner = (value.cell_contents,)
+    yield from (("", part) for part in inner)
 
 
 def switches_of(model: nn.Module) -> Any:

@@ -236,10 +236,11 @@ class RecordedSteps:
     def _whole(self, step: int) -> None:
         """A step whose batch is one part; its noise is drawn meanwhile."""
         branches: list[torch.cuda.Stream | None] = []
+        is_cuda = self._runs[0].device.type == "cuda"  # whether it is captured or not, it draws the same
 
         def draw_noise() -> None:
             with beside() as branch:
-                if branch is not None and all(work.plan.is_private for work in self._runs):
+                if is_cuda and all(work.plan.is_private for work in self._runs):
                     self._noise.draw_ahead([self._noised(*run) for run in zip(self._sums, self._noisy, strict=True)])
             branches.append(branch)
 
