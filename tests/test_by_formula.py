@@ -39,10 +39,10 @@ def test_dropout_between_recurrent_layers_is_drawn():
 
 
 @pytest.mark.parametrize("how", [{}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": torch.rand(5, 5) > 0.3}])
-def test_attention_by_its_formula_isattention(how):
+def test_attention_by_its_formula_is_attention(how):
     q, k, v = torch.randn(3, 2, 4, 5, 8)
-    torch.testing.assert_close(attention(q, k, v, **how), F.scaled_dot_productattention(q, k, v, **how))
+    torch.testing.assert_close(attention(q, k, v, **how), F.scaled_dot_product_attention(q, k, v, **how))
     torch.testing.assert_close(
         attention(q, k[:, :2], v[:, :2], enable_gqa=True),
-        F.scaled_dot_productattention(q, k[:, :2], v[:, :2], enable_gqa=True),
+        F.scaled_dot_product_attention(q, k[:, :2], v[:, :2], enable_gqa=True),
     )

@@ -1,4 +1,4 @@
-"""Layers that have their dropout inside, by formula: fused kernels of CUDA devices draw from the default generator alone.
+"""Layers with dropout inside, by formula: fused kernels of CUDA devices draw from the default generator alone.
 
 Attention becomes products and a softmax, recurrent layers are run one after another, with `F.dropout` in between, whose
 draws can be given a generator (`dpbnn.generators`).
@@ -25,10 +25,16 @@ class ByFormula(TorchFunctionMode):
             return Recurrent.of(args).run(func)
         if func is F.scaled_dot_product_attention and args[0].is_cuda and _dropout_rate(args, kwargs) > 0:
             return attention(*args, **kwargs)
-        if func is F.multi_head_attention_forward and args[0].is_cuda and kwargs.get("need_weights") is False:
+        if func is F.multi_head_attention_forward and args[0].is_cuda and _draws_unseen(args, kwargs):
             outputs, _ = func(*args, **kwargs | {"need_weights": True})  # which no fused kernel computes
             return outputs, None
         return func(*args, **kwargs)
+
+
+def _draws_unseen(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether attention draws in a fused kernel: it does not where its weights are wanted too."""
+    rate = kwargs.get("dropout_p", args[10] if len(args) > 10 else 0.0)
+    return rate > 0 and kwargs.get("training", True) and not kwargs.get("need_weights", True)
 
 
 def _dropout_rate(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float:
@@ -78,12 +84,14 @@ class Recurrent:
 
     @staticmethod
     def of(args: tuple[Any, ...]) -> "Recurrent":
+        """By their places."""
         is_packed = isinstance(args[3], (list, tuple))
         after = args[2:] if is_packed else args[1:]
         return Recurrent(args[0], args[1:2] if is_packed else (), *after[:7], after[7:])
 
     @property
     def draws(self) -> bool:
+        """Whether there is dropout between layers."""
         return self.train and self.dropout > 0 and self.num_layers > 1
 
     def run(self, func: Callable[..., Any]) -> Any:
