@@ -15,12 +15,8 @@ from dpbnn.clipping.objective import Objective
 from dpbnn.ensemble import FEWEST_TOGETHER, Ensemble, Known, PeakMemory, layout
 from dpbnn.likelihoods import Categorical, HomoscedasticGaussian
 from dpbnn.networks import CNN, MLP
-from dpbnn.predict import Predictor
+from dpbnn.predict import Predictor, predict
 from dpbnn.types import DpbnnError
-
-
-def predict(objective, posterior, x, num_draws, seed, **how):
-    return Predictor(partial(nullcontext, objective), posterior, num_draws, seed, **how)(x)
 
 
 class Draws:

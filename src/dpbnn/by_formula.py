@@ -86,8 +86,9 @@ class Recurrent:
     def of(args: tuple[Any, ...]) -> "Recurrent":
         """By their places."""
         is_packed = isinstance(args[3], (list, tuple))
-        after = args[2:] if is_packed else args[1:]
-        return Recurrent(args[0], args[1:2] if is_packed else (), *after[:7], after[7:])
+        hx, params, has_biases, num_layers, dropout, train, bidirectional, *rest = args[2:] if is_packed else args[1:]
+        how = has_biases, num_layers, dropout, train, bidirectional, tuple(rest)
+        return Recurrent(args[0], args[1:2] if is_packed else (), hx, params, *how)
 
     @property
     def draws(self) -> bool:

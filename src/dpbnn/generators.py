@@ -63,7 +63,7 @@ class Generators:
 
     def on(self, device: torch.device) -> torch.Generator:
         """The one of this device."""
-        if device.type == "cuda" and device.index is None:
+        if device == torch.device("cuda"):  # whichever is current
             device = torch.device("cuda", torch.cuda.current_device())
         if device not in self._made:
             self._made[device] = torch.Generator(device)

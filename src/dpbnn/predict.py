@@ -24,10 +24,17 @@ from dpbnn.posterior import Posterior
 from dpbnn.prediction import ClassPrediction, Prediction, RealPrediction, joined, within_range
 from dpbnn.types import DpbnnError
 
-__all__ = ["ClassPrediction", "Prediction", "Predictor", "RealPrediction"]
+__all__ = ["ClassPrediction", "Prediction", "Predictor", "RealPrediction", "predict"]
 
 CPU_LIMIT, DEVICE_SHARE = 2**28, 8
 """Bytes that a prediction may take, where nobody says how many. A device needs much to do at a time to be fast."""
+
+
+def predict(
+    objective: Objective, posterior: Posterior, x: Any, num_draws: int, seed: int | None, **how: Any
+) -> Prediction:
+    """What a `Predictor` says about all of `x`, with a model that nobody else uses meanwhile."""
+    return Predictor(lambda: nullcontext(objective), posterior, num_draws, seed, **how)(x)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,7 @@
 """How good the model is along the way, on data that the user declares public."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +9,7 @@ from torch import Tensor
 from dpbnn.clipping import CheckedModel
 from dpbnn.ensemble import Known
 from dpbnn.posterior import Posterior
-from dpbnn.predict import ClassPrediction, Predictor
+from dpbnn.predict import ClassPrediction, predict
 from dpbnn.records import InMemoryRecords, as_records
 from dpbnn.types import DpbnnError
 
@@ -50,8 +48,7 @@ class PublicMeasure:
     def after(self, steps_done: int, posterior: Callable[[], Posterior]) -> str:
         """The last measure as text; a new one if it is time."""
         if self.x is not None and self.y is not None and (steps_done % self.every == 0):
-            lend = partial(nullcontext, self.checked.objective)
-            prediction = Predictor(lend, posterior(), DRAWS, seed=0, known=self.known)(self.x)
+            prediction = predict(self.checked.objective, posterior(), self.x, DRAWS, seed=0, known=self.known)
             if isinstance(prediction, ClassPrediction):
                 value = {"public_accuracy": float((prediction.labels == self.y.reshape(-1)).double().mean())}
             else:
