@@ -1,7 +1,8 @@
-"""Trying a model out on made-up records: does it keep records apart, and which engine is right for it?
+"""Trying a model out on synthetic records: does it keep records apart, and which engine is right for it?
 
 All that a `Trial` asks for is tried at the given weights and at random ones (a layer that starts at zero hides what
-comes before it), on random inputs and targets. Nothing of the user's data is looked at but its shape and type.
+comes before it), on random inputs and targets; the kinds of records that data has (`dpbnn.clipping.probes`), at random
+weights alone. Nothing of the user's data is looked at but its shape and type.
 """
 
 import warnings
@@ -51,6 +52,7 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
             trial.refuse_blindness()
             trial.refuse_mixing()
             trial.refuse_shared_draws()
+        trials[-1].refuse_dependence_on_kinds()
         engine, treatment = _fastest_engine(trials[-1])
         trials = [replace(trial, objective=objective.treated(treatment)) for trial in trials]
         wipes_features = _warn_of_wiped_features(trials[0])
