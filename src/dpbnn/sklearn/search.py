@@ -21,6 +21,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, check_X_y
 
 from dpbnn import _validate
+from dpbnn.preparation import refuse_several_processes
 from dpbnn.privacy.budget import composed_epsilon, spending
 from dpbnn.privacy.contributions import kept_rows, numbered
 from dpbnn.privacy.guarantee import PrivacyGuarantee, rounded_up
@@ -87,6 +88,7 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train all candidates, and choose; `groups` names the person of each row."""
+        refuse_several_processes()
         candidates = self._candidates()
         X, y = check_X_y(X, y, dtype=np.float64, y_numeric=is_regressor(self.estimator))
         limit = _validate.whole_number("max_records_per_person", self.estimator.max_records_per_person)
