@@ -155,7 +155,7 @@ def test_further_rows_of_a_person_are_dropped_and_the_person_is_the_unit(classes
     model = DPBayesClassifier(bounds=(0, 10), max_records_per_person=2, epsilon=3.0).fit(X, y, groups=people)
     assert model.guarantee_.unit == "one person with at most 2 records"
     assert model.guarantee_.plan.dataset_size == 600
-    with pytest.raises(dpbnn.DpbnnError, match="groups must be one name for each of the 1500 rows"):
+    with pytest.raises(dpbnn.DpbnnError, match="groups must be one name for each row"):
         DPBayesClassifier(bounds=(0, 10)).fit(X, y, groups=people[:7])
 
 

@@ -308,13 +308,11 @@ def _factors(terms: Tensor, present: Tensor | None, clip_norm: float, clipping: 
 
 def _check_arguments(x: Tensor, y: Tensor, clip_norm: float, clipping: str, micro_batch_size: int | None) -> None:
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or len(x) != len(y):
-        raise DpbnnError(f"x and y must be tensors with one row per record, got {_describe(x)} and {_describe(y)}.")
+        kinds = dict.fromkeys(type(values).__name__ for values in (x, y) if not isinstance(values, Tensor))
+        came = " and ".join(kinds) or "different numbers of rows"
+        raise DpbnnError(f"x and y must be tensors with one row per record, got {came}.")
     if clip_norm != math.inf:
         checked_level("clip_norm", clip_norm)
     _validate.one_of("clipping", clipping, CLIPPING_STYLES)
     if micro_batch_size is not None:
         _validate.whole_number("micro_batch_size", micro_batch_size)
-
-
-def _describe(value: object) -> str:
-    return f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -116,7 +116,7 @@ class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc
 
 def _labels(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     if len(classes) < 2:
-        raise DpbnnError(f"y must have at least 2 classes, got {len(classes)} class; name all of them: classes=[...].")
+        raise DpbnnError("y must have at least 2 classes, got one class; name all of them: classes=[...].")
     found = np.searchsorted(classes, y).clip(max=len(classes) - 1)
     if not (classes[found] == y).all():
         raise DpbnnError("y must hold only the labels in classes, got others; name all of them: classes=[...].")

@@ -123,7 +123,7 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         if groups is None:
             return X, y
         if len(groups) != len(X):
-            _validate.refuse("groups", f"one name for each of the {len(X)} rows", len(groups))
+            raise DpbnnError("groups must be one name for each row, got more or fewer.")
         rows = kept_rows(groups, self.max_records_per_person)
         return X[rows], y[rows]
 

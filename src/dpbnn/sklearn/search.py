@@ -94,7 +94,7 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         limit = _validate.whole_number("max_records_per_person", self.estimator.max_records_per_person)
         if groups is not None:
             if len(groups) != len(X):
-                _validate.refuse("groups", f"one name for each of the {len(X)} rows", len(groups))
+                raise DpbnnError("groups must be one name for each row, got more or fewer.")
             people = numbered(groups)
             kept = kept_rows(people, limit)
             X, y, groups = X[kept], y[kept], people[kept]
