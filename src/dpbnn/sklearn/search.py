@@ -106,6 +106,7 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         rows = round((1 - share) * (len(X) if own.dataset_size is None else own.dataset_size))
         outputs = 1 if is_regressor(own) else len(np.unique(y) if own.classes is None else np.unique(own.classes))
         each, plans = self._within(candidates, epsilon, delta, (rows, X.shape[1], outputs))
+        own._warn_of_what_is_taken(stacklevel=3)
         aside = _people_aside(len(X), share, groups)
         with spending(*plans, epsilon_of_others=epsilon):
             fitted = [
