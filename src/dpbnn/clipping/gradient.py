@@ -38,7 +38,8 @@ __all__ = ["clip_and_sum", "clipped_gradient_sum"]
 
 ROUNDING_ROOM = 5e-3
 """Records are clipped to C / (1 + this), so that rounding cannot carry one past C: that of sums above all
-(`dpbnn.clipping.adding_up`), of a sum that is stored in float32, and of the record's own gradient."""
+(`dpbnn.clipping.adding_up`), of a sum that is stored in float32, and of the record's own gradient. It may shrink only
+together with the first, where all sums are float64; docs/clipping.md has the figures."""
 AUTOMATIC_GAMMA = 0.01
 WRITTEN_OUT_NUMBERS = 2**26
 ROWS_ALIKE = 16
