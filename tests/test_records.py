@@ -76,7 +76,7 @@ def test_lists_frames_and_arrays_that_may_not_be_written_to_are_taken_as_arrays(
         (Stream(), None, "map-style Dataset, got Stream"),
         (RandomSampler(TensorDataset(X, Y)), None, "got RandomSampler"),
         (X, None, "y must be given"),
-        (X, Y[:-1], "50 and 49 rows"),
+        (X, Y[:-1], "one row per record, got different numbers"),
         (TensorDataset(X, Y), Y, "y must be None when X is a Dataset"),
         (TensorDataset(X), None, r"\(x, y\) pairs"),
         (TensorDataset(X[:0], Y[:0]), None, "at least one record"),

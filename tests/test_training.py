@@ -406,10 +406,10 @@ def test_a_folder_that_is_no_checkpoint_or_damaged_is_refused(tmp_path):
     ("change", "message"),
     [
         ({"x": torch.randn(N, 5)}, "do not fit the model"),
-        ({"y": Y + 1}, r"Labels must lie in 0 to 2, the model's 3 classes, got 1 to 3;"),
+        ({"y": Y + 1}, r"Labels must lie in 0 to 2, the model's 3 classes, got others;"),
         ({"y": Y - 1}, "Labels must lie in 0 to 2"),
         ({"y": Y.float()}, "integer labels"),
-        ({"x": X[:-1]}, "59 and 60 rows"),
+        ({"x": X[:-1]}, "one row per record, got different numbers"),
         ({"model": nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))}, "BatchNorm1d '0' mixes records"),
         ({"model": lambda x: x}, "model must be a torch.nn.Module"),
         ({"model": nn.Sequential()}, "model must be a module with parameters"),

@@ -27,7 +27,7 @@ from dpbnn import _validate
 from dpbnn.execution import Execution
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
-from dpbnn.preparation import on_current_device
+from dpbnn.preparation import on_current_device, refuse_several_processes
 from dpbnn.privacy.budget import spending
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.progress import tracked
@@ -83,6 +83,7 @@ def fit_many(
         Each run has batches and noise of its own.
         The releases are those of single runs, but for rounding.
     """
+    refuse_several_processes()
     runs: list[Run] = []
     listed = _listed(setups)
     for index, one in enumerate(listed):

@@ -1,12 +1,13 @@
 """What `fit` settles before the first step, from settings alone: types, the plan's noise, the device, and advice."""
 
 import copy
+import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 from dpbnn import _validate
 from dpbnn._warn import warn
@@ -16,10 +17,23 @@ from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import combined, runs_of
 from dpbnn.types import DpbnnError
 
-__all__ = ["check_types", "on_current_device", "on_device", "raised", "remarks"]
+__all__ = ["check_types", "on_current_device", "on_device", "raised", "refuse_several_processes", "remarks"]
 
 NOISE_TOLERANCE = 1e-6
 """Relative: what rounding may take off the plan's noise; epsilon is reported for what is left."""
+
+
+def refuse_several_processes() -> None:
+    """Refuse to spend where torchrun, or a process group, has others do the same: nobody adds their releases up."""
+    started = os.environ.get("WORLD_SIZE", "")
+    size = int(started) if started.isdecimal() else 1
+    if distributed.is_available() and distributed.is_initialized():
+        size = max(size, distributed.get_world_size())
+    if size > 1:
+        raise DpbnnError(
+            f"It would make one release in each of {size} processes, each charged alone; run it in one process, "
+            "without torchrun (and without WORLD_SIZE in the environment)."
+        )
 
 
 def check_types(model: object, method: object, plan: object, likelihood: object) -> None:

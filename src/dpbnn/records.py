@@ -172,7 +172,9 @@ def as_records(x: Any, y: Any, dtype: torch.dtype) -> Records:
             raise DpbnnError("y must be given with X: one target per record, got None.")
         inputs, targets = as_tensor("X", x, dtype), as_tensor("y", y, dtype)
         if len(inputs) != len(targets):
-            raise DpbnnError(f"X and y must have one row per record, got {len(inputs)} and {len(targets)} rows.")
+            raise DpbnnError(
+                "X and y must have one row per record, got different numbers of rows; pass one target for each input."
+            )
         return InMemoryRecords(inputs, targets)
     if not (hasattr(x, "__getitem__") and hasattr(x, "__len__")) or isinstance(x, (dict, str)):
         raise DpbnnError(f"X must be a tensor, a NumPy array or a map-style Dataset, got {type(x).__name__}.")
@@ -208,7 +210,7 @@ def as_tensor(name: str, values: Any, dtype: torch.dtype) -> Tensor:
             "by a public list of its values, as [classes.index(v) for v in column]."
         ) from error
     if tensor.dim() == 0 or tensor.is_complex():
-        raise DpbnnError(f"{name} must have one row per record, got {tensor.dtype} of shape {list(tensor.shape)}.")
+        raise DpbnnError(f"{name} must have one row per record, got {tensor.dtype} in {tensor.dim()} dimensions.")
     if tensor.is_floating_point():
         wide = dtype if name == "X" or dtype == torch.float64 else torch.float32
         return tensor.detach().to(wide)
@@ -222,8 +224,8 @@ def _as_array(values: Any) -> Any:
     if isinstance(values, (list, tuple)):
         try:
             values = np.asarray(values)
-        except ValueError as error:
-            raise DpbnnError(f"A {type(values).__name__} must hold rows of one length: {error}.") from error
+        except ValueError:  # which says how many rows there are
+            raise DpbnnError(f"A {type(values).__name__} must hold rows of one length, got several lengths.") from None
     return values.copy() if isinstance(values, np.ndarray) and not values.flags.writeable else values
 
 

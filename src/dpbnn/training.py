@@ -23,7 +23,14 @@ from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
 from dpbnn.own_draws import derived_seed
 from dpbnn.posterior import Posterior
-from dpbnn.preparation import check_types, on_current_device, on_device, raised, remarks
+from dpbnn.preparation import (
+    check_types,
+    on_current_device,
+    on_device,
+    raised,
+    refuse_several_processes,
+    remarks,
+)
 from dpbnn.privacy.budget import spending
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.ledger import FRESH_KEY, Ledger, fingerprint
@@ -118,6 +125,7 @@ def prepared(
     unsafe_seed: int | None = None,
 ) -> "Run":
     """A run that is checked and ready to begin; the arguments are those of `fit`."""
+    refuse_several_processes()
     check_types(model, method, plan, likelihood)
     execution = Execution() if execution is None else execution
     if not isinstance(execution, Execution):

@@ -398,7 +398,8 @@ def prior_inside_the_clip(patch):
 
 
 def mixing_not_refused(patch):
-    for name in ("refuse_mixing", "refuse_state", "refuse_shared_draws", "refuse_dependence_on_size"):
+    refusals = ("mixing", "state", "shared_draws", "dependence_on_size", "dependence_on_kinds")
+    for name in (f"refuse_{what}" for what in refusals):
         patch.setattr(trial.Trial, name, lambda *_: None)
     patch.setattr(trial.Trial, "agrees", lambda *_: True)  # or an engine is chosen in which records cannot meet
 

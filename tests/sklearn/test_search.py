@@ -12,6 +12,8 @@ import dpbnn
 from dpbnn.privacy.budget import composed_epsilon
 from dpbnn.sklearn import DPBayesClassifier, DPBayesRegressor, DPGridSearch, search
 
+PUBLIC = {"classes": [0, 1], "dataset_size": 1500}
+
 
 @pytest.fixture(scope="module")
 def classes():
@@ -23,7 +25,7 @@ def classes():
 def test_the_clearly_better_setting_is_chosen_within_the_budget(classes):
     X, y = classes
     grid = {"learning_rate": [1e-6, 1.0]}
-    found = DPGridSearch(DPBayesClassifier(bounds=(0, 10)), grid, epsilon=3.0, delta=1e-5).fit(X, y)
+    found = DPGridSearch(DPBayesClassifier(bounds=(0, 10), **PUBLIC), grid, epsilon=3.0, delta=1e-5).fit(X, y)
     assert found.best_params_ == {"learning_rate": 1.0}
     assert found.score(X, y) > 0.85
     assert found.predict_proba(X).shape == (1500, 2)
@@ -43,7 +45,7 @@ def test_all_fits_are_charged_with_what_they_cost_together(classes, monkeypatch)
 
     monkeypatch.setattr("dpbnn.tabular.fit", noted)
     grid = {"hidden": [(), (4,)], "clip_norm": [1.0, 2.0]}
-    found = DPGridSearch(DPBayesClassifier(), grid, epsilon=3.0).fit(*classes)
+    found = DPGridSearch(DPBayesClassifier(**PUBLIC), grid, epsilon=3.0).fit(*classes)
     assert len(plans) == 4
     assert composed_epsilon(plans, 1e-5) == pytest.approx(found.guarantee_.epsilon_of_fits)
     assert composed_epsilon(plans, 1e-5) <= 3.0
@@ -62,7 +64,7 @@ def test_nobody_is_in_both_parts(classes, monkeypatch):
         DPBayesClassifier, "fit", lambda own, x, *r: seen["fit"].append(set(x[:, 2])) or fit(own, x, *r)
     )
     monkeypatch.setattr(search, "_score", lambda own, x, *r: seen["score"].append(set(x[:, 2])) or score(own, x, *r))
-    estimator = DPBayesClassifier(bounds=(0, 500), max_records_per_person=3, epochs=2)
+    estimator = DPBayesClassifier(bounds=(0, 500), max_records_per_person=3, epochs=2, **PUBLIC)
     DPGridSearch(estimator, {"prior_scale": [0.5, 1.0]}, epsilon=3.0).fit(marked, y, groups=people)
     assert not seen["fit"][0] & seen["score"][0]
     assert seen["fit"][0] | seen["score"][0] == set(range(500))
@@ -71,8 +73,9 @@ def test_nobody_is_in_both_parts(classes, monkeypatch):
 
 def test_each_row_moves_a_score_by_at_most_one(classes):
     X, y = classes
-    labels = DPBayesClassifier(bounds=(0, 10), epochs=2).fit(X, y)
-    numbers = DPBayesRegressor(bounds=(0, 10), target_bounds=(0, 1), epochs=2).fit(X, y.astype(float))
+    labels = DPBayesClassifier(bounds=(0, 10), epochs=2, **PUBLIC).fit(X, y)
+    numbers = DPBayesRegressor(bounds=(0, 10), target_bounds=(0, 1), epochs=2, dataset_size=1500)
+    numbers.fit(X, y.astype(float))
     for model, extreme in ((labels, y[:1]), (numbers, np.array([1e300]))):
         all_rows = search._score(model, X, y)
         assert 0 <= all_rows - search._score(model, X[1:], y[1:]) <= 1
@@ -86,7 +89,7 @@ def test_targets_in_a_column_are_scored_row_by_row(classes, monkeypatch):
     monkeypatch.setattr(search, "noisy_maximum", lambda scores, _: seen.extend(scores) or 0)
     grid = {"prior_scale": [0.5, 1.0]}
     with pytest.warns(DataConversionWarning):
-        DPGridSearch(DPBayesClassifier(bounds=(0, 10), epochs=2), grid).fit(X, y[:, None])
+        DPGridSearch(DPBayesClassifier(bounds=(0, 10), epochs=2, **PUBLIC), grid).fit(X, y[:, None])
     assert len(seen) == 2
     assert max(seen) <= len(X) / 2, "at most 1 for each row that is held out"
     with pytest.raises(ValueError, match="NaN"):
@@ -102,7 +105,7 @@ def test_scores_draw_secretly_whatever_random_state_says(classes):
             return super().predict(X)
 
     X, y = classes
-    model = DPBayesClassifier("mc_dropout", bounds=(0, 10), random_state=0, epochs=2).fit(X, y)
+    model = DPBayesClassifier("mc_dropout", bounds=(0, 10), random_state=0, epochs=2, **PUBLIC).fit(X, y)
     model.__class__ = Watched
     assert search._score(model, X, y) > 0
     assert asked == [None]
@@ -110,7 +113,7 @@ def test_scores_draw_secretly_whatever_random_state_says(classes):
 
 
 def test_an_open_budget_pays_for_every_fit_and_the_choice_and_no_more_than_the_search_costs(classes):
-    search = DPGridSearch(DPBayesClassifier(bounds=(0, 10), epochs=2), {"prior_scale": [0.5, 1.0, 2.0]})
+    search = DPGridSearch(DPBayesClassifier(bounds=(0, 10), epochs=2, **PUBLIC), {"prior_scale": [0.5, 1.0, 2.0]})
     with dpbnn.BudgetAccountant(epsilon=1.0, delta=1e-5) as budget:
         search.fit(*classes)
         (charged,) = budget.charges
@@ -127,7 +130,9 @@ def test_a_person_with_many_rows_has_no_more_to_say_than_anybody(classes, monkey
     people = np.concatenate([np.arange(1500), np.full(1000, 9999)])
     rows, score = [], search._score
     monkeypatch.setattr(search, "_score", lambda own, x, *rest: rows.append(len(x)) or score(own, x, *rest))
-    found = DPGridSearch(DPBayesClassifier(bounds=(0, 10), epochs=20), {"prior_scale": [0.5, 1.0]}, holdout=0.9)
+    found = DPGridSearch(
+        DPBayesClassifier(bounds=(0, 10), epochs=20, **PUBLIC), {"prior_scale": [0.5, 1.0]}, holdout=0.9
+    )
     found.fit(X, y, groups=people)
     assert max(rows) <= 1501
     with pytest.raises(dpbnn.DpbnnError, match="groups must say whose rows they are"):
@@ -136,7 +141,8 @@ def test_a_person_with_many_rows_has_no_more_to_say_than_anybody(classes, monkey
 
 def test_the_chosen_one_states_what_the_search_cost(classes, tmp_path):
     found = DPGridSearch(DPBayesClassifier(bounds=(0, 10), epochs=2), {"prior_scale": [0.5, 1.0]}, epsilon=2.0)
-    best = found.fit(*classes).best_estimator_
+    with pytest.warns(dpbnn.DpbnnWarning, match="takes the class labels and the number of rows from the data"):
+        best = found.fit(*classes).best_estimator_
     assert best.guarantee_.epsilon == best.release_.guarantee.epsilon == 2.0
     assert best.release_.guarantee.plan.epsilon() < 2.0
     assert "labels are public: they were taken from the data" in str(best.guarantee_)
@@ -146,7 +152,7 @@ def test_the_chosen_one_states_what_the_search_cost(classes, tmp_path):
 
 
 def test_plans_that_are_charged_are_those_that_are_used(classes):
-    estimator = DPBayesClassifier(dataset_size=2000, epochs=2)
+    estimator = DPBayesClassifier(classes=[0, 1], dataset_size=2000, epochs=2)
     found = DPGridSearch(estimator, {"prior_scale": [0.5, 1.0]}, epsilon=0.7).fit(*classes)
     assert found.best_estimator_.settings_.plan.dataset_size == 1600
 

@@ -40,7 +40,8 @@ __all__ = ["clip_and_sum", "clipped_gradient_sum"]
 
 ROUNDING_ROOM = 5e-3
 """Records are clipped to C / (1 + this), so that rounding cannot carry one past C: that of sums above all
-(`dpbnn.clipping.adding_up`), of a sum that is stored in float32, and of the record's own gradient."""
+(`dpbnn.clipping.adding_up`), of a sum that is stored in float32, and of the record's own gradient. It may shrink only
+together with the first, where all sums are float64; docs/clipping.md has the figures."""
 AUTOMATIC_GAMMA = 0.01
 WRITTEN_OUT_NUMBERS = 2**26
 ROWS_ALIKE = 16
@@ -323,13 +324,11 @@ def _factors(terms: Tensor, present: Tensor | None, clip_norm: float, clipping: 
 
 def _check_arguments(x: Tensor, y: Tensor, clip_norm: float, clipping: str, micro_batch_size: int | None) -> None:
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or len(x) != len(y):
-        raise DpbnnError(f"x and y must be tensors with one row per record, got {_describe(x)} and {_describe(y)}.")
+        kinds = dict.fromkeys(type(values).__name__ for values in (x, y) if not isinstance(values, Tensor))
+        came = " and ".join(kinds) or "different numbers of rows"
+        raise DpbnnError(f"x and y must be tensors with one row per record, got {came}.")
     if clip_norm != math.inf:
         checked_level("clip_norm", clip_norm)
     _validate.one_of("clipping", clipping, CLIPPING_STYLES)
     if micro_batch_size is not None:
         _validate.whole_number("micro_batch_size", micro_batch_size)
-
-
-def _describe(value: object) -> str:
-    return f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

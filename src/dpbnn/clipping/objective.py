@@ -120,7 +120,7 @@ class Objective:
         if losses.shape != y.shape[:1]:
             raise DpbnnError(
                 f"{type(self.likelihood).__name__}.negative_log_likelihood must return one number per record, "
-                f"got shape {list(losses.shape)} for {len(y)} records."
+                f"got another shape, with {losses.dim()} dimensions; return a tensor of shape [records]."
             )
         return losses
 

@@ -1,4 +1,4 @@
-"""One trial of a model: made-up records, one set of weights, and what the model must not do with them.
+"""One trial of a model: synthetic records, one set of weights, and what the model must not do with them.
 
 A record's loss and gradient must be the same alone, in batches of other sizes, and whatever the other records hold. The
 same input and the same random numbers must give the same result again, each record must have random numbers of its own,
@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,8 +19,9 @@ from torch import Tensor, nn
 from dpbnn.clipping.coverage import agrees_with_loop
 from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.joint import is_one_product
-from dpbnn.clipping.made_up import FAR_OUT, made_up_records, with_changed_record
+from dpbnn.clipping.made_up import FAR_OUT, made_up_records, with_changed_record, without_padding
 from dpbnn.clipping.objective import Objective
+from dpbnn.clipping.probes import NUM_RECORDS, first_noticed
 from dpbnn.clipping.treatment import Treatment
 from dpbnn.dropout import dropout_layers
 from dpbnn.generators import Generators, drawing_from
@@ -30,11 +32,8 @@ __all__ = ["Trial", "refuse_impressions"]
 
 SIZES = (1, 3, 64)
 SEEDS = (1, 2, 3)
-MIXES = (
-    "The model mixes records: the {} of one depends on {}. Every operation must keep the first dimension, the records, "
-    "apart."
-)
-
+MIXES = "The model mixes records: the {} of one depends on {}. {}"
+KEEP_APART = "Every operation must keep the first dimension, the records, apart."
 KEEPS = (
     "The model keeps '{}' from its forward pass: what records leave behind has no noise on it; use a local variable "
     "instead."
@@ -44,22 +43,28 @@ PARTS_OF_A_MODULE = frozenset(vars(nn.Module()))
 
 @dataclass(frozen=True)
 class Trial:
-    """One set of weights and made-up records."""
+    """One set of weights and synthetic records; `draws` says whether the model draws random numbers."""
 
     objective: Objective
     weights: Weights
     x: Tensor
     y: Tensor
+    draws: bool
     known: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     @staticmethod
     def of(objective: Objective, weights: Weights, x: Tensor, y: Tensor, num_outputs: int) -> "Trial":
         """On records that look like (x, y)."""
-        return Trial(objective, weights, *made_up_records(objective, x, y, max(SIZES), num_outputs))
+        x, y = made_up_records(objective, x, y, max(SIZES), num_outputs)
+        copies = {name: values.clone() for name, values in weights.items()}  # which a model may write to
+        with torch.no_grad(), drawing_from(Generators.seeded(0)) as generators:
+            objective.losses(objective.outputs(copies, x), y, copies)
+        has_dropout = any(layer.training for _, layer in dropout_layers(objective.model))
+        return Trial(objective, weights, x, y, has_dropout or generators.used)
 
     def losses(self, x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
         """Each record's loss, the model's own draws starting from a seed."""
-        with torch.no_grad(), drawing_from(Generators.seeded(seed)):
+        with torch.no_grad(), drawing_from(Generators.seeded(seed)) if self.draws else nullcontext():
             return self.objective.losses(self.objective.outputs(self.weights, x), y, self.weights)
 
     def base(self, size: int, seed: int = 0) -> Tensor:
@@ -115,7 +120,27 @@ class Trial:
             for seed, far in enumerate(FAR_OUT):
                 changed, others = with_changed_record(x, y, far)
                 if not _alike(self.losses(*changed, seed)[others], self.base(size, seed * is_random)[others]):
-                    raise DpbnnError(MIXES.format("loss", "another's values"))
+                    raise DpbnnError(MIXES.format("loss", "another's values", KEEP_APART))
+
+    def refuse_dependence_on_kinds(self) -> None:
+        """Of what kind one record is (padded, empty, coded, of another range) must not show in the others' losses.
+
+        Random models are looked at as in `refuse_dependence_on_size`; one that is random in all modes, with the same
+        draws.
+        """
+        for calmer, is_random in CALMER:
+            with calmer(self.objective.model), suppress(RuntimeError):
+                if not is_random(self):
+                    self._refuse_noticed()
+                    return
+        self._refuse_noticed()
+
+    def _refuse_noticed(self) -> None:
+        x = without_padding(self.objective.model, self.x[:NUM_RECORDS])
+        alike = partial(_alike, dtype=self._dtype())
+        probe = first_noticed(self.losses, alike, x, self.y[:NUM_RECORDS], self.x.dtype)
+        if probe is not None:
+            raise DpbnnError(MIXES.format("loss", probe.reveals, probe.cure))
 
     def refuse_shared_draws(self) -> None:
         """Equal records must draw apart, from torch's generator alone."""
@@ -137,7 +162,7 @@ class Trial:
         Random models are looked at with their dropout layers off, or else in evaluation mode, if that makes them less
         random and can be differentiated; half precision rounds too coarsely to tell.
         """
-        if next(iter(self.weights.values())).dtype.itemsize < 4:
+        if self._dtype().itemsize < 4:
             return
         for calmer, is_random in CALMER:
             with calmer(self.objective.model), suppress(RuntimeError):
@@ -145,11 +170,8 @@ class Trial:
                     self._refuse_difference_to_alone(engine)
                     return
 
-    def draws(self) -> bool:
-        """Whether a run draws random numbers, whatever comes of them."""
-        with torch.no_grad(), drawing_from(Generators.seeded(0)) as generators:
-            self.objective.losses(self.objective.outputs(self.weights, self.x), self.y, self.weights)
-        return generators.used
+    def _dtype(self) -> torch.dtype:
+        return next(iter(self.weights.values())).dtype
 
     def is_random_as_it_is(self) -> bool:
         """Whether the losses depend on the seed, or would if the last layer were not zero."""
@@ -166,11 +188,11 @@ class Trial:
         for index in range(3):
             alone = self._gradient_norms(engine, slice(index, index + 1))[:, 0]
             if not torch.allclose(together[:, index], alone, rtol=0.0, atol=1e-2 * float(alone.norm()), equal_nan=True):
-                raise DpbnnError(MIXES.format("gradient", "the others, or on how many there are"))
+                raise DpbnnError(MIXES.format("gradient", "the others, or on how many there are", KEEP_APART))
         losses = self.losses(self.x, self.y)
         for size in SIZES[:-1]:
             if not _alike(self.losses(self.x[:size], self.y[:size]), losses[:size]):
-                raise DpbnnError(MIXES.format("loss", "how many others there are"))
+                raise DpbnnError(MIXES.format("loss", "how many others there are", KEEP_APART))
 
     def _gradient_norms(self, engine: str, pick: slice) -> Tensor:
         """One row for each weight, one column for each record."""
@@ -192,8 +214,9 @@ class Trial:
         return treatment == Treatment()
 
 
-def _alike(first: Tensor, second: Tensor) -> bool:
-    tolerance = max(1e-3, torch.finfo(first.dtype).eps ** 0.5)
+def _alike(first: Tensor, second: Tensor, dtype: torch.dtype = torch.float64) -> bool:
+    """Equal but for the rounding of this type, or of the losses' own if that is coarser."""
+    tolerance = max(1e-3, *(torch.finfo(each).eps ** 0.5 for each in (first.dtype, dtype)))
     return torch.allclose(first, second, rtol=tolerance, atol=1e-6, equal_nan=True)
 
 

@@ -1,9 +1,11 @@
-"""Trying a model out on made-up records: does it keep records apart, and which engine is right for it?
+"""Trying a model out on synthetic records: does it keep records apart, and which engine is right for it?
 
 All that a `Trial` asks for is tried at the given weights and at random ones (a layer that starts at zero hides what
-comes before it), on random inputs and targets. Nothing of the user's data is looked at but its shape and type.
+comes before it), on random inputs and targets; the kinds of records that data has (`dpbnn.clipping.probes`), at random
+weights alone. Nothing of the user's data is looked at but its shape and type.
 """
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,7 +19,6 @@ from dpbnn.clipping.made_up import made_up_records, random_weights
 from dpbnn.clipping.objective import Objective
 from dpbnn.clipping.treatment import Treatment
 from dpbnn.clipping.trial import Trial, refuse_impressions
-from dpbnn.dropout import dropout_layers
 from dpbnn.execution import computing_in
 from dpbnn.generators import Generators, drawing_from
 from dpbnn.likelihoods import Likelihood, Moments, Probabilities
@@ -44,16 +45,21 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
     """Refuse a model that does not keep records apart, or choose the engine for it."""
     given = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
     full = computing_in("float32", x.device)  # so that nothing coarser is taken for a difference
-    with torch.inference_mode(False), torch.enable_grad(), drawing_from(Generators.seeded(0)), full:
+    with torch.inference_mode(False), torch.enable_grad(), full, ExitStack() as drawing:
+        drawing.enter_context(drawing_from(Generators.seeded(0)))
         num_outputs, own = _outputs(Objective(model, likelihood), given, x, y)
         objective = Objective(model, likelihood, tuple(own))
         both = given | own, random_weights(given) | own
         trials = [Trial.of(objective, weights, x, y, num_outputs) for weights in both]
+        draws = any(trial.draws for trial in trials)
+        if not draws:  # redirecting what nobody draws only takes time
+            drawing.close()
         for trial in trials:
             trial.refuse_state()
             trial.refuse_blindness()
             trial.refuse_mixing()
             trial.refuse_shared_draws()
+        trials[-1].refuse_dependence_on_kinds()
         engine, treatment = _fastest_engine(trials[-1])
         trials = [replace(trial, objective=objective.treated(treatment)) for trial in trials]
         wipes_features = _warn_of_wiped_features(trials[0])
@@ -62,7 +68,6 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
         written_out = trials[0].numbers_written_out(engine)
         if engine == "book_keeping":
             treatment = _laid_out(treatment, trials[-1])
-        draws = any(layer.training for _, layer in dropout_layers(model)) or any(trial.draws() for trial in trials)
     return Verdict(own, num_outputs, engine, written_out, treatment, draws)
 
 

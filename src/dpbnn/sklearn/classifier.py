@@ -8,6 +8,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpbnn.prediction import ClassPrediction
+from dpbnn.preparation import refuse_several_processes
 from dpbnn.sklearn.estimator import DPBayesEstimator, as_bounds, keep_arguments
 from dpbnn.types import DpbnnError
 
@@ -60,6 +61,7 @@ class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc
 
         The same arrays with the same settings again are not trained on, and not paid for, a second time.
         """
+        refuse_several_processes()
         data = X, y, groups
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
@@ -114,7 +116,7 @@ class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc
 
 def _labels(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     if len(classes) < 2:
-        raise DpbnnError(f"y must have at least 2 classes, got {len(classes)} class; name all of them: classes=[...].")
+        raise DpbnnError("y must have at least 2 classes, got one class; name all of them: classes=[...].")
     found = np.searchsorted(classes, y).clip(max=len(classes) - 1)
     if not (classes[found] == y).all():
         raise DpbnnError("y must hold only the labels in classes, got others; name all of them: classes=[...].")

@@ -29,8 +29,15 @@ NOTHING: tuple[tuple[Any, ...], bytes] = ((), b"")
 GONE = object()
 LARGEST_SEED = 2**31 - 1
 GIVEN_AS_PUBLIC = ("bounds", "target_bounds", "classes")
+TAKEN_FOR_PUBLIC = {
+    "classes": ("the class labels", "classes=[...]"),
+    "dataset_size": ("the number of rows", "dataset_size=n"),
+}
+"""What is taken from the data where it is not given, in words, and how to give it."""
 SETTINGS = ("hidden", "learning_rate", "clip_norm", "batch_size", "epochs", "prior_scale", "dropout")
 """What is chosen where it is not given."""
+_said: set[str] = set()
+"""Warnings that were given. Python's own list of them is emptied whenever filters change, as they do in every fit."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +125,27 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
             self._fitted_on = NOTHING
         return self
 
+    def _warn_of_what_is_taken(self, stacklevel: int) -> None:
+        """Once in a process for each kind of estimator; what was found in the data is not said."""
+        given = self.get_params()
+        missing = [words for name, words in TAKEN_FOR_PUBLIC.items() if name in given and given[name] is None]
+        if not missing:
+            return
+        what, cure = (" and ".join(words) for words in zip(*missing, strict=True))
+        text = (
+            f"{type(self).__name__} takes {what} from the data, without noise, and its guarantee holds only where that "
+            f"is public; give {cure}, known from elsewhere."
+        )
+        if text not in _said:
+            warnings.warn(text, DpbnnWarning, stacklevel=stacklevel)
+            _said.add(text)
+
     def _kept(self, X: np.ndarray, y: np.ndarray, groups: Any) -> tuple[np.ndarray, np.ndarray]:
         """At most so many rows of each person."""
         if groups is None:
             return X, y
         if len(groups) != len(X):
-            _validate.refuse("groups", f"one name for each of the {len(X)} rows", len(groups))
+            raise DpbnnError("groups must be one name for each row, got more or fewer.")
         rows = kept_rows(groups, self.max_records_per_person)
         return X[rows], y[rows]
 
@@ -167,6 +189,7 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """All that sees records happens here, within the budget; `scaled` buys bounds and keeps to them."""
         _warn_of_searches()
+        self._warn_of_what_is_taken(stacklevel=4)
         before = guard.inspect(guard.Setup(terms.chosen.plan, preprocessing=list(_callers("sklearn.pipeline"))))
         learned = [own for own in before if own.name == "fitted-preprocessing"]
         for own in learned:

@@ -7,6 +7,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
 from dpbnn.prediction import RealPrediction
+from dpbnn.preparation import refuse_several_processes
 from dpbnn.privacy.bounds import Bounds
 from dpbnn.sklearn.estimator import DPBayesEstimator, as_bounds, keep_arguments
 from dpbnn.tabular import in_units
@@ -60,6 +61,7 @@ class DPBayesRegressor(RegressorMixin, DPBayesEstimator):  # type: ignore[misc]
 
         The same arrays with the same settings again are not trained on, and not paid for, a second time.
         """
+        refuse_several_processes()
         data = X, y, groups
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         if self._is_repeated(*data):

@@ -21,6 +21,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, check_X_y
 
 from dpbnn import _validate
+from dpbnn.preparation import refuse_several_processes
 from dpbnn.privacy.budget import composed_epsilon, spending
 from dpbnn.privacy.contributions import kept_rows, numbered
 from dpbnn.privacy.guarantee import PrivacyGuarantee, rounded_up
@@ -87,12 +88,13 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train all candidates, and choose; `groups` names the person of each row."""
+        refuse_several_processes()
         candidates = self._candidates()
         X, y = check_X_y(X, y, dtype=np.float64, y_numeric=is_regressor(self.estimator))
         limit = _validate.whole_number("max_records_per_person", self.estimator.max_records_per_person)
         if groups is not None:
             if len(groups) != len(X):
-                _validate.refuse("groups", f"one name for each of the {len(X)} rows", len(groups))
+                raise DpbnnError("groups must be one name for each row, got more or fewer.")
             people = numbered(groups)
             kept = kept_rows(people, limit)
             X, y, groups = X[kept], y[kept], people[kept]
@@ -104,6 +106,7 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         rows = round((1 - share) * (len(X) if own.dataset_size is None else own.dataset_size))
         outputs = 1 if is_regressor(own) else len(np.unique(y) if own.classes is None else np.unique(own.classes))
         each, plans = self._within(candidates, epsilon, delta, (rows, X.shape[1], outputs))
+        own._warn_of_what_is_taken(stacklevel=3)
         aside = _people_aside(len(X), share, groups)
         with spending(*plans, epsilon_of_others=epsilon):
             fitted = [

@@ -25,6 +25,7 @@ import numpy as np
 
 from dpbnn import _validate, guard
 from dpbnn.choosing import METHODS, Chosen, Facts, choose
+from dpbnn.preparation import refuse_several_processes
 from dpbnn.privacy.bounds import Purchase, purchase
 from dpbnn.privacy.budget import spending
 from dpbnn.privacy.contributions import kept_rows
@@ -78,6 +79,7 @@ class Order:
 
 def fit_table(order: Order, schema_text: str) -> tuple[TableModel, Chosen]:
     """Train as ordered, and write the folder."""
+    refuse_several_processes()
     _refuse_what_is_there(order)
     table = _rows_of(order)
     facts, bought = _facts(order, table.rows)
