@@ -39,7 +39,7 @@ import torch
 import dpbnn
 from dpbnn.choosing import Facts, choose
 from dpbnn.privacy.bounds import Bounds
-from dpbnn.privacy.guarantee import Claims
+from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.tabular import in_units, train
 
@@ -188,7 +188,7 @@ def ours(
         }
         chosen = choose(facts, given)
     ledger = Ledger.open(chosen.plan, chosen.purchases)
-    release = train(split.x, split.y, facts, chosen, ledger, seed=seed).release(Claims("zero_out"))
+    release = train(split.x, split.y, facts, chosen, ledger, seed=seed).release(Circumstances("zero_out"))
     prediction: Any = release.predict(split.x_test, seed=seed)
     if split.span is not None:
         prediction = in_units(prediction, *split.span)

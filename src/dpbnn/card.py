@@ -50,7 +50,8 @@ def _rows(guarantee: PrivacyGuarantee, settings: Mapping[str, Any]) -> dict[str,
         trained = {"predicts": f"{settings['predicts']}, from {', '.join(settings['from_columns'])}"} | trained
     if not guarantee.holds:
         return {"guarantee": "none"} | trained
-    without_sampling = replace(plan, batch_size=plan.dataset_size).epsilon(adjacency=guarantee.adjacency)
+    without_sampling = rounded_up(replace(plan, batch_size=plan.dataset_size).epsilon(adjacency=guarantee.adjacency))
+    is_of_all = without_sampling >= guarantee.epsilon  # or the plan is that of one candidate of a search
     by_accountant = (f"{name.upper()} {shown(own)}" for name, own in guarantee.epsilon_by_accountant.items())
     return {
         "epsilon, delta": f"{shown(guarantee.epsilon)}, {guarantee.delta:g}",
@@ -58,7 +59,7 @@ def _rows(guarantee: PrivacyGuarantee, settings: Mapping[str, Any]) -> dict[str,
         "adjacency": guarantee.adjacency.replace("_", " "),
         "epsilon by accountant": ", ".join(by_accountant),
         "epsilon if replaced by another": shown(guarantee.epsilon_replace_one),
-        "epsilon without amplification by sampling": shown(rounded_up(without_sampling)),
+        **({"epsilon without amplification by sampling": shown(without_sampling)} if is_of_all else {}),
         "sampling": guarantee.sampling,
         "mechanism": guarantee.mechanism,
         "random numbers": guarantee.random_source,

@@ -14,7 +14,7 @@ from dpbnn.clipping.objective import Objective
 from dpbnn.likelihoods import Likelihood
 from dpbnn.posterior import Posterior
 from dpbnn.predict import Prediction, predict
-from dpbnn.privacy.guarantee import Claims, PrivacyGuarantee
+from dpbnn.privacy.guarantee import Circumstances, PrivacyGuarantee
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.release import Release
 
@@ -46,10 +46,10 @@ class Draft:
         own = tuple(name for name in self.posterior.names if name.startswith("likelihood."))
         return predict(Objective(self.model, self.likelihood, own), self.posterior, x, num_draws, seed=None)
 
-    def release(self, claims: Claims | None = None, settings: Mapping[str, Any] | None = None) -> Release:
-        """The release, if the ledger is in order, with a guarantee that says all of `claims`."""
+    def release(self, circumstances: Circumstances | None = None, settings: Mapping[str, Any] | None = None) -> Release:
+        """The release, if the ledger is in order, with a guarantee that says all of `circumstances`."""
         guarantee = PrivacyGuarantee.for_ledger(
-            self.ledger, claims or Claims(), random_source=self.random_source, voided_by=self.voided_by
+            self.ledger, circumstances or Circumstances(), random_source=self.random_source, voided_by=self.voided_by
         )
         spent = {"ledger": [asdict(entry) for entry in self.ledger.settle().entries]}
         return Release(

@@ -8,7 +8,7 @@ from torch import nn
 
 import dpbnn
 from dpbnn.privacy.budget import Together, composed_epsilon
-from dpbnn.privacy.guarantee import Claims, PrivacyGuarantee
+from dpbnn.privacy.guarantee import Circumstances, PrivacyGuarantee
 from dpbnn.privacy.ledger import FRESH_KEY, Ledger, SearchLedger, fingerprint
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.purchases import Entry, LedgerError
@@ -32,7 +32,7 @@ def completed(ledger):
 
 
 def guarantee_of(ledger):
-    return PrivacyGuarantee.for_ledger(ledger, Claims(), random_source="a test")
+    return PrivacyGuarantee.for_ledger(ledger, Circumstances(), random_source="a test")
 
 
 def test_no_noise_level_is_ever_charged_for_more_steps_than_the_plan_has_at_that_level():
@@ -255,11 +255,11 @@ def test_equal_candidates_are_one_line_that_counts_them():
 def test_a_guarantee_is_complete_when_it_is_made():
     """Nobody amends one: what a front end has to say is there from the beginning."""
     ledger = completed(Ledger.open(plan(5.0, 2)))
-    claims = Claims("zero_out", ("the labels are public",))
-    made = PrivacyGuarantee.for_ledger(ledger, claims, random_source="a coin", voided_by=["a reason"])
+    circumstances = Circumstances("zero_out", ("the labels are public",))
+    made = PrivacyGuarantee.for_ledger(ledger, circumstances, random_source="a coin", voided_by=["a reason"])
     assert (made.adjacency, made.random_source, made.voided_by) == ("zero_out", "a coin", ("a reason",))
     assert made.assumptions[-1] == "the labels are public"
     expected = PrivacyGuarantee.for_plan(ledger.plan, adjacency="zero_out", assumptions=["the labels are public"])
     assert replace(made, random_source=expected.random_source, voided_by=()) == expected
     with pytest.raises(dpbnn.DpbnnError, match="adjacency must be one of"):
-        PrivacyGuarantee.for_ledger(ledger, Claims("nearby"), random_source="a coin")
+        PrivacyGuarantee.for_ledger(ledger, Circumstances("nearby"), random_source="a coin")

@@ -5,6 +5,7 @@ All rows take part in every step here: then k rows are one of k times the norm, 
 
 import csv
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ pytest.importorskip("opendp")
 
 import dpbnn
 from dpbnn import training
-from dpbnn.privacy.budget import ORDERS, BudgetAccountant
+from dpbnn.privacy.budget import ORDERS, BudgetAccountant, composed_epsilon
 from dpbnn.privacy.plan import PrivacyPlan
 from tests.spending import Watch
 
@@ -68,6 +69,15 @@ def test_a_budget_by_renyi_divergences_pays_for_all_rows_of_a_person():
     assert budget.spent()[0] == pytest.approx(epsilon_of(plans, [budget._order], 1e-4), rel=1e-6)
 
 
+def test_with_sampling_too_all_rows_of_a_person_are_composed():
+    """As the accountant of a single run has it, which dp-accounting's events are compared with elsewhere."""
+    sampled = replace(plan(2.0, (0.02,)), batch_size=50, steps=20)
+    assert composed_epsilon([sampled], DELTA) == pytest.approx(sampled.epsilon("rdp"), rel=0.02)
+    assert composed_epsilon([sampled], DELTA) > 2 * composed_epsilon(
+        [replace(sampled, max_records_per_person=1)], DELTA
+    )
+
+
 def rows():
     """A thousand people with two rows each, and one with a thousand, who comes first."""
     generator = np.random.default_rng(0)
@@ -114,14 +124,18 @@ def assert_paid(guarantee, epsilon):
     assert guarantee.epsilon <= epsilon
 
 
-def test_an_estimator_cuts_rows_before_anything_looks_at_them_and_pays_for_those_it_keeps(seen):
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_an_estimator_cuts_rows_before_anything_looks_at_them_and_pays_for_those_it_keeps(seen, kind):
     sklearn = pytest.importorskip("dpbnn.sklearn")
     X, y, people = rows()
-    model = sklearn.DPBayesRegressor("sgd", 5.0, batch_size=KEPT, epochs=STEPS, max_records_per_person=MOST)
-    model.fit(X, y, groups=people)
+    how = {"dataset_size": KEPT, "batch_size": KEPT, "epochs": STEPS, "max_records_per_person": MOST}
+    if kind == "classes":
+        model = sklearn.DPBayesClassifier("sgd", 5.0, classes=[0, 1], **how).fit(X, (y > 3).astype(int), groups=people)
+    else:
+        model = sklearn.DPBayesRegressor("sgd", 5.0, **how).fit(X, y, groups=people)
     assert_cut(*seen, model.settings_.purchases)
     assert_paid(model.guarantee_, 5.0)
-    assert len(model.settings_.purchases) == 5
+    assert len(model.settings_.purchases) == {"classes": 2, "numbers": 5}[kind]
     assert {own["rows_per_person"] for own in model.release_.settings["ledger"]} == {MOST}
 
 
@@ -160,7 +174,8 @@ def test_a_search_cuts_rows_and_pays_for_those_it_keeps_in_every_fit_and_in_the_
     monkeypatch.setattr(dp.m, "make_noisy_max", noted)
     X, y, people = rows()
     size = round(0.8 * KEPT)
-    estimator = sklearn.DPBayesRegressor("sgd", batch_size=size, epochs=STEPS, max_records_per_person=MOST)
+    how = {"dataset_size": KEPT, "batch_size": size, "epochs": STEPS, "max_records_per_person": MOST}
+    estimator = sklearn.DPBayesRegressor("sgd", **how)
     search = sklearn.DPGridSearch(estimator, {"prior_scale": [0.5, 1.0]}, epsilon=8.0).fit(X, y, groups=people)
     plan = search.best_estimator_.guarantee_.plan
     assert search.guarantee_.epsilon_of_fits == pytest.approx(epsilon_of([plan, plan]), rel=1e-6)

@@ -308,11 +308,16 @@ def cut(*_, **__):
     raise Interrupt
 
 
+FULL_BATCH = {"batch_size": 1500, "dataset_size": 1500, "classes": ["no", "yes"], "epochs": 9}
+"""Accounted for in no time."""
+
+
 @pytest.mark.parametrize("where", ["dpbnn.tabular.prepared", "dpbnn.training._diverged", "dpbnn.draft.Release"])
 def test_an_interrupted_fit_goes_on_and_buys_nothing_twice(numbers, tmp_path, monkeypatch, where):
     """Before the first step, after the last one, and after the noise level was bought."""
     watch = Watch()(monkeypatch)
-    how = {"epsilon": 3.0, "checkpoint": tmp_path / "run", "batch_size": 4000, "epochs": 9, "max_records_per_person": 2}
+    how = {"epsilon": 3.0, "checkpoint": tmp_path / "run", "max_records_per_person": 2}
+    how |= {"batch_size": 4000, "dataset_size": 4000, "epochs": 9}
     with monkeypatch.context() as patch:
         patch.setattr(where, cut)
         with pytest.raises(Interrupt):
@@ -320,17 +325,16 @@ def test_an_interrupted_fit_goes_on_and_buys_nothing_twice(numbers, tmp_path, mo
     assert (tmp_path / "run").stat().st_mode & 0o077 == 0, "for its owner alone"
     kept = json.loads((tmp_path / "run" / "ledger.json").read_text())["bought"]
     model = DPBayesRegressor(**how).fit(*numbers)
-    promised = model.settings_.purchases
-    assert watch.purposes == list(promised), "each once, before or after the interruption"
+    assert watch.purposes == list(model.settings_.purchases), "each once, before or after the interruption"
     assert watch.epsilons == list(model.guarantee_.plan.pure_epsilons)
-    quartiles = sorted(kept[f"{side} quartile of the target"]["value"] for side in ("lower", "upper"))
-    assert model.target_bounds_.low[0] == quartiles[0] - (quartiles[1] - quartiles[0])
+    low, high = sorted(kept[f"{side} quartile of the target"]["value"] for side in ("lower", "upper"))
+    assert (model.target_bounds_.low[0], model.target_bounds_.high[0]) == (low - (high - low), high + (high - low))
     assert model.release_.settings["releases_charged"] == model.guarantee_.plan.steps
     assert not (tmp_path / "run").exists()
 
 
 def test_a_checkpoint_of_another_plan_or_a_foreign_folder_is_refused(classes, tmp_path, monkeypatch):
-    how = {"checkpoint": tmp_path / "run", "batch_size": 1500, "epochs": 9, "epsilon": 3.0}
+    how = FULL_BATCH | {"checkpoint": tmp_path / "run", "epsilon": 3.0}
     with monkeypatch.context() as patch:
         patch.setattr("dpbnn.tabular.prepared", cut)
         with pytest.raises(Interrupt):
@@ -345,12 +349,13 @@ def test_a_checkpoint_of_another_plan_or_a_foreign_folder_is_refused(classes, tm
     with pytest.raises(dpbnn.DpbnnError, match="checkpoint must be the path of a folder, got 3"):
         DPBayesClassifier(**how | {"checkpoint": 3}).fit(*classes)
     DPBayesClassifier(**how).fit(*classes)
-    DPBayesClassifier(**how | {"bounds": (0, 10)}).fit(*classes)
-    assert not (tmp_path / "run").exists()
+    with dpbnn.BudgetAccountant(epsilon=1.0, delta=1e-4), pytest.raises(dpbnn.BudgetError):
+        DPBayesClassifier(**how | {"bounds": (0, 10)}).fit(*classes)
+    assert not (tmp_path / "run").exists(), "neither after a fit nor where nothing was spent"
 
 
 def test_a_fit_that_fails_leaves_the_estimator_as_it_was(classes, monkeypatch):
-    model = DPBayesClassifier(bounds=(0, 10), epochs=1).fit(*classes)
+    model = DPBayesClassifier(bounds=(0, 10), **FULL_BATCH).fit(*classes)
     before = dict(vars(model))
     monkeypatch.setattr("dpbnn.draft.Release", cut)
     with pytest.raises(Interrupt):
@@ -362,8 +367,9 @@ def test_a_fit_that_fails_leaves_the_estimator_as_it_was(classes, monkeypatch):
 def test_predictions_in_other_threads_are_those_of_one_fit_or_of_another_never_of_both(classes):
     """Labels, bounds and networks of two fits that differ in all of them, while the estimator goes to and fro."""
     X, y = classes
-    model = DPBayesClassifier("sgd", epsilon=30.0, bounds=(0, 10), epochs=20, num_draws=1)
-    others = clone(model).set_params(bounds=(0, 1e6)).fit(1e5 * X[:, [1, 2, 0]], np.where(y == "no", 1, 0))
+    model = DPBayesClassifier("sgd", epsilon=30.0, bounds=(0, 10), num_draws=1, **FULL_BATCH)
+    others = clone(model).set_params(bounds=(0, 1e6), classes=[0, 1])
+    others.fit(1e5 * X[:, [1, 2, 0]], np.where(y == "no", 1, 0))
     fits = [{name: own for name, own in vars(one).items() if name.endswith("_")} for one in (model.fit(X, y), others)]
     X, expected = X[:60], []
     for fitted in fits:
@@ -390,7 +396,7 @@ def test_predictions_in_other_threads_are_those_of_one_fit_or_of_another_never_o
 
 def test_attributes_of_an_earlier_fit_do_not_survive(classes):
     X, y = classes
-    model = DPBayesClassifier(bounds=(0, 10), epochs=1).fit(X, y)
+    model = DPBayesClassifier(bounds=(0, 10), **FULL_BATCH).fit(X, y)
     model.feature_names_in_ = np.array(["a", "b", "c"])
     model.fit(X[:, :2], y)
     assert not hasattr(model, "feature_names_in_")

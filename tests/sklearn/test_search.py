@@ -12,6 +12,7 @@ from sklearn.exceptions import DataConversionWarning
 
 import dpbnn
 from dpbnn import draft
+from dpbnn.card import card
 from dpbnn.privacy.budget import composed_epsilon
 from dpbnn.sklearn import DPBayesClassifier, DPBayesRegressor, DPGridSearch, search
 from dpbnn.training import Run
@@ -152,7 +153,8 @@ def test_plans_that_are_charged_are_those_that_are_used(classes):
 
 
 def test_the_ledger_of_the_search_goes_with_the_chosen_one(classes):
-    estimator = DPBayesClassifier(epochs=2, max_records_per_person=2)
+    how = {"batch_size": 1200, "epochs": 9, "classes": [0, 1], "dataset_size": 1500}
+    estimator = DPBayesClassifier(max_records_per_person=2, **how)
     found = DPGridSearch(estimator, {"prior_scale": [0.5, 1.0]}, epsilon=4.0)
     ledger = found.fit(*classes, groups=np.arange(1500) // 2).best_estimator_.release_.settings["ledger"]
     assert {own["rows_per_person"] for own in ledger} == {2}
@@ -161,6 +163,9 @@ def test_the_ledger_of_the_search_goes_with_the_chosen_one(classes):
         ("the choice between the candidates", 1),
     ]
     assert ledger[-1]["level"] == 2.0
+    text = card(found.best_estimator_.guarantee_, found.best_estimator_.release_.settings)
+    assert "| the choice between the candidates | noisy maximum | 2 | 1 | 2 |" in text
+    assert "without amplification" not in text, "the plan is that of one candidate, and costs less than the search"
 
 
 def test_an_interrupted_search_cannot_go_on_and_says_so_before(classes, tmp_path):

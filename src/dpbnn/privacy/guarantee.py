@@ -23,7 +23,7 @@ from dpbnn.privacy.ledger import Ledger, SearchCost
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.prose import describe
 
-__all__ = ["Claims", "PrivacyGuarantee", "rounded_up"]
+__all__ = ["Circumstances", "PrivacyGuarantee", "rounded_up"]
 
 _JSON_VERSION = 1
 _OTHER_VERSIONS = 1e-3
@@ -34,7 +34,7 @@ _PUBLIC_GRID = "the grid of candidates does not depend on the private data"
 
 
 @dataclass(frozen=True)
-class Claims:
+class Circumstances:
     """What the plan does not know and a guarantee has to say.
 
     Args:
@@ -97,45 +97,41 @@ class PrivacyGuarantee:
         if accountant is not None:
             one_of("accountant of a guarantee", accountant, BOUNDS)
         figures = _figures(plan, accountant, one_of("adjacency", adjacency, ADJACENCIES))
-        figures |= {} if released is None else {"released": released}
-        return cls._of(
-            plan,
-            figures,
-            Claims(adjacency, (_NO_SEARCH, *_texts("assumptions", assumptions))),
-            random_source,
-            voided_by,
-        )
+        figures |= {"random_source": random_source} | ({} if released is None else {"released": released})
+        return cls._of(plan, figures, adjacency, (_NO_SEARCH, *_texts("assumptions", assumptions)), voided_by)
 
     @classmethod
-    def for_ledger(cls, ledger: Ledger, claims: Claims, *, random_source: str, voided_by: Sequence[str] = ()) -> Self:
+    def for_ledger(
+        cls, ledger: Ledger, circumstances: Circumstances, *, random_source: str, voided_by: Sequence[str] = ()
+    ) -> Self:
         """The guarantee of what a ledger says was spent, which is settled first: by a run, or by a whole search."""
-        settled, adjacency = ledger.settle(), one_of("adjacency", claims.adjacency, ADJACENCIES)
+        settled, adjacency = ledger.settle(), one_of("adjacency", circumstances.adjacency, ADJACENCIES)
         if settled.search is None:
             figures, about_searches = _figures(settled.plan, None, adjacency), _NO_SEARCH
         else:
             figures, about_searches = _figures_of_search(settled.search), _PUBLIC_GRID
-        all_of_them = about_searches, *_texts("assumptions", claims.assumptions)
-        return cls._of(settled.plan, figures, Claims(adjacency, all_of_them), random_source, voided_by)
+        figures |= {"random_source": random_source}
+        further = about_searches, *_texts("assumptions", circumstances.assumptions)
+        return cls._of(settled.plan, figures, adjacency, further, voided_by)
 
     @classmethod
     def _of(
         cls,
         plan: PrivacyPlan,
         figures: Mapping[str, Any],
-        claims: Claims,
-        random_source: str,
+        adjacency: str,
+        assumptions: tuple[str, ...],
         voided_by: Sequence[str],
     ) -> Self:
         records = plan.max_records_per_person
         return cls(
             **figures,
             delta=plan.delta,
-            adjacency=claims.adjacency,
+            adjacency=adjacency,
             unit="one record" if records == 1 else f"one person with at most {records} records",
             sampling=f"Poisson, in each step every record with probability {plan.batch_size}/{plan.dataset_size}",
             mechanism=_mechanism(plan),
-            random_source=random_source,
-            assumptions=(*_assumptions(plan), *claims.assumptions),
+            assumptions=(*_assumptions(plan), *assumptions),
             voided_by=_texts("voided_by", voided_by),
             plan=plan,
         )

@@ -182,7 +182,7 @@ class Ledger:
     def entries(self) -> tuple[Entry, ...]:
         """Everything that was spent."""
         most, left = self.plan.max_records_per_person, self._left
-        mechanism = "Gaussian noise on a clipped sum" if self.plan.is_private else "none"
+        mechanism = "Gaussian noise on a clipped sum" if self.plan.is_private else "a sum without noise"
         steps = (Entry("training", mechanism, s, n - left[s], most) for s, n in self.plan.noise_levels if n > left[s])
         return (*steps, *self._declared, *(() if self._purchases is None else self._purchases.entries))
 

@@ -1,7 +1,6 @@
 """What the classifier and the regressor share."""
 
 import pickle
-import shutil
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +18,10 @@ from dpbnn.prediction import Prediction
 from dpbnn.privacy.bounds import Bounds, Purchase, purchase
 from dpbnn.privacy.budget import arrived_from, home
 from dpbnn.privacy.contributions import kept_rows
-from dpbnn.privacy.guarantee import Claims
+from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.ledger import Ledger
-from dpbnn.privacy.purchases import PurchaseFile
 from dpbnn.sklearn.callers import learned_before, warn_of_searches
-from dpbnn.sklearn.fitting import LEDGER, TRAINING, Candidate, Rows, Terms, as_bounds, secret_folder
+from dpbnn.sklearn.fitting import Candidate, Rows, Terms, as_bounds, unfinished
 from dpbnn.tabular import train
 from dpbnn.types import DpbnnWarning
 
@@ -102,15 +100,12 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         rows = own._rows(X, y, groups)
         if self._is_repeated(*data):
             return self
-        folder = secret_folder(own.checkpoint)
-        terms = own._terms(len(rows.X), rows.X.shape[1], rows.outputs)
-        file = None if folder is None else PurchaseFile(folder / LEDGER)
-        ledger = Ledger.open(terms.chosen.plan, terms.chosen.purchases, file=file)
-        candidate = own._trained(rows, terms, ledger, None if folder is None else folder / TRAINING)
-        fitted = candidate.released(own._claims(rows.assumptions))
-        self._become(fitted | {"_fitted_on": own._remembered(*data)})
-        if folder is not None:
-            shutil.rmtree(folder)
+        with unfinished(own.checkpoint) as folder:
+            terms = own._terms(len(rows.X), rows.X.shape[1], rows.outputs)
+            ledger = Ledger.open(terms.chosen.plan, terms.chosen.purchases, file=folder.ledger)
+            candidate = own._trained(rows, terms, ledger, folder.training)
+            fitted = candidate.released(own._circumstances(rows.assumptions))
+            self._become(fitted | {"_fitted_on": own._remembered(*data)})
         return self
 
     def _snapshot(self) -> Self:
@@ -237,14 +232,14 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         )
         return Candidate(fitted, draft, terms.chosen)
 
-    def _claims(self, assumptions: Sequence[str] = ()) -> Claims:
+    def _circumstances(self, assumptions: Sequence[str] = ()) -> Circumstances:
         """Where rows were counted, their number is public, and neighbours are blanked out rather than removed."""
         is_given = any(getattr(self, name, None) is not None for name in GIVEN_AS_PUBLIC)
         given = ["bounds and classes that were given are public"] if is_given else []
         if self.dataset_size is not None:
-            return Claims(assumptions=(*assumptions, *given))
+            return Circumstances(assumptions=(*assumptions, *given))
         counted = "the number of rows is public: it was taken from the data"
-        return Claims("zero_out", (*assumptions, *given, counted))
+        return Circumstances("zero_out", (*assumptions, *given, counted))
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(LARGEST_SEED))

@@ -1,7 +1,9 @@
 """The parts of a fit: private rows, what is settled before they are looked at, and what training leaves."""
 
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +14,14 @@ from dpbnn import _validate
 from dpbnn.choosing import Chosen, Facts
 from dpbnn.draft import Draft
 from dpbnn.privacy.bounds import Bounds, Purchase
-from dpbnn.privacy.guarantee import Claims
+from dpbnn.privacy.guarantee import Circumstances
+from dpbnn.privacy.purchases import PurchaseFile
 from dpbnn.types import DpbnnError
 
 if TYPE_CHECKING:
     from dpbnn.sklearn.estimator import DPBayesEstimator
 
-__all__ = ["LEDGER", "TRAINING", "Candidate", "Rows", "Terms", "as_bounds", "secret_folder"]
+__all__ = ["Candidate", "Rows", "Terms", "Unfinished", "as_bounds", "unfinished"]
 
 LEDGER, TRAINING = "ledger.json", "training"
 """What is in the folder of an unfinished fit."""
@@ -60,24 +63,41 @@ class Candidate:
         own = self.estimator
         return own._answers(self.draft.predict(own._inputs(X), own.num_draws))
 
-    def released(self, claims: Claims) -> dict[str, Any]:
+    def released(self, circumstances: Circumstances) -> dict[str, Any]:
         """All attributes of the fitted estimator, if the ledger is in order."""
-        release = self.draft.release(claims)
+        release = self.draft.release(circumstances)
         fitted = {name: value for name, value in vars(self.estimator).items() if name.endswith("_")}
         return fitted | {"release_": release, "guarantee_": release.guarantee, "settings_": self.settings}
 
 
-def secret_folder(checkpoint: Any) -> Path | None:
-    """Where an interrupted fit keeps what it has bought and trained, if it is told to."""
+@dataclass(frozen=True)
+class Unfinished:
+    """Where an interrupted fit keeps what it has bought and trained: nowhere, or in a folder as secret as the data."""
+
+    ledger: PurchaseFile | None = None
+    training: Path | None = None
+
+
+@contextmanager
+def unfinished(checkpoint: Any) -> Iterator[Unfinished]:
+    """The folder of a fit, which is gone once the fit is done, and stays where it fails."""
     if checkpoint is None:
-        return None
+        yield Unfinished()
+        return
     if not isinstance(checkpoint, (str, os.PathLike)):
         _validate.refuse("checkpoint", "the path of a folder", checkpoint)
     folder = Path(checkpoint)
     left = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
     if (folder.exists() and not folder.is_dir()) or (left and not left & {LEDGER, TRAINING}):
         raise DpbnnError(f"checkpoint {folder} exists and is no checkpoint; choose another path.")
-    return folder
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        yield Unfinished(PurchaseFile(folder / LEDGER), folder / TRAINING)
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()  # if nothing was bought or trained
+        raise
+    shutil.rmtree(folder)
 
 
 def as_bounds(name: str, given: Any, columns: int) -> Bounds:

@@ -121,7 +121,7 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         scores = [_score(candidate, X[aside], y[aside]) for candidate in candidates]
         best = ledger.choose(lambda permit: selection.noisy_maximum(scores, permit))
         found = fits[best][0]
-        found._become(candidates[best].released(own._claims(own._assumed(labels))))
+        found._become(candidates[best].released(own._circumstances(own._assumed(labels))))
         guarantee = SearchGuarantee.of(ledger.cost, found.guarantee_)
         self.__dict__.update(best_estimator_=found, best_params_=dict(settings[best]), guarantee_=guarantee)
         return self

@@ -27,7 +27,7 @@ from dpbnn import _validate, guard
 from dpbnn.choosing import METHODS, Chosen, Facts, choose
 from dpbnn.privacy.bounds import Purchase, purchase
 from dpbnn.privacy.contributions import kept_rows
-from dpbnn.privacy.guarantee import Claims
+from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.purchases import PurchaseFile
@@ -128,17 +128,17 @@ def _train(order: Order, table: Table, facts: Facts, chosen: Chosen, bought: Pur
         progress=order.progress,
         findings=_findings(order, chosen.plan),
     )
-    release = draft.release(_claims(schema), {"predicts": schema.target, "from_columns": list(schema.features)})
+    release = draft.release(_circumstances(schema), {"predicts": schema.target, "from_columns": list(schema.features)})
     _write(order, TableModel(release, encoding, tuple(Encoding(schema).without_bounds)), chosen, schema_text)
 
 
-def _claims(schema: Schema) -> Claims:
+def _circumstances(schema: Schema) -> Circumstances:
     """Where rows were counted, their number is public, and neighbours are blanked out rather than removed."""
     said = "what the schema says is public, and was not read off the data"
     if schema.rows:
-        return Claims(assumptions=(said,))
+        return Circumstances(assumptions=(said,))
     counted = "the number of rows that are used is public: it was counted in the file"
-    return Claims("zero_out", (said, counted))
+    return Circumstances("zero_out", (said, counted))
 
 
 def findings_before(order: Order) -> list[guard.Finding]:
