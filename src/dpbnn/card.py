@@ -69,9 +69,9 @@ def _rows(guarantee: PrivacyGuarantee, settings: Mapping[str, Any]) -> dict[str,
 def _spent(ledger: Sequence[Mapping[str, Any]]) -> str:
     """What was released, for what, and how often; lines that differ by their purpose alone are one."""
     lines: dict[tuple[Any, ...], list[str]] = {}
-    for own in ledger:
-        alike = own["mechanism"], own["level"], own["count"], own["rows_per_person"]
-        lines.setdefault(alike, []).append(own["purpose"].replace("|", "/"))
+    for entry in ledger:
+        alike = entry["mechanism"], entry["level"], entry["count"], entry["rows_per_person"]
+        lines.setdefault(alike, []).append(entry["purpose"].replace("|", "/"))
     if not lines:
         return ""
     head = ["## Ledger\n", "| for | mechanism | level | times | rows of a person |", "| --- | --- | --- | --- | --- |"]

@@ -128,8 +128,8 @@ class Ledger:
         ledger = cls(plan)
         most = plan.max_records_per_person
         if purchases is None:
-            declared = (Entry("given by the caller", "bought elsewhere", own, 1, most) for own in plan.pure_epsilons)
-            ledger._declared = added_up(declared)
+            elsewhere = "given by the caller", "bought elsewhere"
+            ledger._declared = added_up(Entry(*elsewhere, epsilon, 1, most) for epsilon in plan.pure_epsilons)
         elif tuple(purchases.values()) != plan.pure_epsilons:
             raise LedgerError(f"a plan that pays for {plan.pure_epsilons} was to buy {dict(purchases)}")
         promised = purchases or {}
@@ -223,7 +223,7 @@ class SearchLedger:
         if of_fits > epsilon or any(plan.delta != delta for plan in plans):
             raise LedgerError(f"candidates that cost epsilon {of_fits:.4g} together were to cost {epsilon:g}")
         self.cost = SearchCost(len(plans), epsilon, delta, of_fits, epsilon)
-        self.ledgers = [Ledger._opened(*own) for own in zip(plans, purchases, strict=True)]
+        self.ledgers = [Ledger._opened(plan, named) for plan, named in zip(plans, purchases, strict=True)]
         for ledger in self.ledgers:
             ledger._search = self
         self._choice = Purchases({CHOICE: epsilon / most}, most)

@@ -53,9 +53,9 @@ class Entry:
 def added_up(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """Lines that say the same become one, with all of their counts."""
     counts: dict[tuple[str, str, float, int], int] = {}
-    for own in entries:
-        line = own.purpose, own.mechanism, own.level, own.rows_per_person
-        counts[line] = counts.get(line, 0) + own.count
+    for entry in entries:
+        line = entry.purpose, entry.mechanism, entry.level, entry.rows_per_person
+        counts[line] = counts.get(line, 0) + entry.count
     return tuple(Entry(*line[:3], count, line[3]) for line, count in counts.items())
 
 
@@ -111,7 +111,7 @@ class PurchaseFile:
             return {}
         try:
             known = json.loads(self.path.read_text())
-            bought = {purpose: Bought(**own) for purpose, own in known.pop("bought").items()}
+            bought = {purpose: Bought(**values) for purpose, values in known.pop("bought").items()}
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise DpbnnError(
                 f"{self.path} is damaged; delete the unfinished run (what it has released stays spent)."
@@ -128,7 +128,7 @@ class PurchaseFile:
         folder = self.path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = self.path.with_suffix(".new")
-        values = self._about | {"bought": {purpose: asdict(own) for purpose, own in bought.items()}}
+        values = self._about | {"bought": {purpose: asdict(value) for purpose, value in bought.items()}}
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(values, file, allow_nan=False)
             file.flush()
@@ -212,6 +212,6 @@ class Purchases:
     def entries(self) -> tuple[Entry, ...]:
         """What was bought."""
         return tuple(
-            Entry(purpose, own.mechanism, self.promised[purpose], 1, self.rows_per_person)
-            for purpose, own in self._bought.items()
+            Entry(purpose, bought.mechanism, self.promised[purpose], 1, self.rows_per_person)
+            for purpose, bought in self._bought.items()
         )
