@@ -18,6 +18,7 @@ pytest.importorskip("opendp")
 
 import dpbnn
 from dpbnn import cli
+from tests.spending import Watch
 
 SCHEMA = """
 target = "bought"
@@ -315,7 +316,8 @@ def test_an_interrupted_run_goes_on_and_buys_nothing_twice(folder, capsys, how, 
     unfinished = folder / "model.unfinished"
     assert not (folder / "model").exists()
     assert unfinished.stat().st_mode & 0o077 == 0, "for its owner alone"
-    bounds = (unfinished / "bounds.json").read_text()
+    kept = json.loads((unfinished / "ledger.json").read_text())["bought"]
+    low, high = sorted(kept[f"{side} quartile of column 'age'"]["value"] for side in ("lower", "upper"))
     same = ("--epochs", "800", "--json")
     code, printed = fit(capsys, *same, schema="numbers.toml")
     assert code == 2
@@ -323,15 +325,38 @@ def test_an_interrupted_run_goes_on_and_buys_nothing_twice(folder, capsys, how, 
     code, printed = fit(capsys, "--epochs", "700", "--json", "--resume", schema="numbers.toml")
     assert code == 2
     assert "other settings or another schema" in printed.err
-    monkeypatch.setattr("dpbnn.privacy.bounds.quantile", lambda *_: pytest.fail("bought again"))
+    watch = Watch()(monkeypatch)
     code, printed = fit(capsys, *same, "--resume", schema="numbers.toml")
     assert code == 0
     result = json.loads(printed.out)
     table = json.loads((folder / "model" / "table.json").read_text())["schema"]["columns"]["age"]
-    assert [table["low"], table["high"]] == json.loads(bounds)["age"]
+    assert [table["low"], table["high"]] == [low - (high - low), high + (high - low)], "to the last bit"
+    assert watch.purposes == ["noise level of the targets"], "which the first run had not come to"
     release = dpbnn.load(folder / "model")
     assert release.settings["releases_charged"] == result["guarantee"]["plan"]["steps"], "no step was paid for twice"
     assert not unfinished.exists()
+
+
+def test_a_noise_level_that_was_bought_is_not_bought_again(folder, capsys, monkeypatch):
+    from dpbnn.tables import fitting
+
+    watch, same = Watch()(monkeypatch), ("--epochs", "20", "--json", "--batch-size", "2000")
+
+    def cut(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "_write", cut)
+        fit(capsys, *same, schema="numbers.toml")
+    bought = json.loads((folder / "model.unfinished" / "ledger.json").read_text())["bought"]
+    code, _ = fit(capsys, *same, "--resume", schema="numbers.toml")
+    assert code == 0
+    assert watch.purposes == list(bought), "each once, in two runs"
+    assert len(bought) == 3
+    release = dpbnn.load(folder / "model")
+    assert release.likelihood == dpbnn.HomoscedasticGaussian(bought["noise level of the targets"]["value"])
+    assert [own["purpose"] for own in release.settings["ledger"]] == ["training", *bought]
+    assert "noise level of the targets" in (folder / "model" / "card.md").read_text()
 
 
 def test_a_release_that_is_ready_is_handed_over_and_never_made_again(folder, capsys, monkeypatch):

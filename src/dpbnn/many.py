@@ -28,7 +28,7 @@ from dpbnn.execution import Execution
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
 from dpbnn.preparation import on_current_device, refuse_several_processes
-from dpbnn.privacy.budget import spending
+from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.progress import tracked
 from dpbnn.records import ResidentRecords
@@ -91,16 +91,14 @@ def fit_many(
         with _named(index):
             run = prepared(one.model, x, targets, one.method, one.plan, one.likelihood, one.seed, device, execution)
             runs.append(run.inspected(x, targets))
+    ledgers = Ledger.open_all([run.work.plan for run in runs])
+    positions = [run.begin(None, ledger) for run, ledger in zip(runs, ledgers, strict=True)]
     releases: dict[int, Release] = {}
-    with spending(*(one.plan for one in listed)):
-        positions = [run.begin() for run in runs]
-        for group in _groups(runs, positions):
-            own_runs = [runs[index] for index in group]
-            reached = _train(own_runs, [positions[index] for index in group], progress)
-            for index, run, position in zip(group, own_runs, reached, strict=True):
-                release = run.release(position)
-                settings = {**release.settings, "runs_on_the_same_records": len(runs)}
-                releases[index] = replace(release, settings=settings)
+    for group in _groups(runs, positions):
+        own_runs = [runs[index] for index in group]
+        reached = _train(own_runs, [positions[index] for index in group], progress)
+        for index, run, position in zip(group, own_runs, reached, strict=True):
+            releases[index] = run.release(position, settings={"runs_on_the_same_records": len(runs)})
     return [releases[index] for index in range(len(runs))]
 
 

@@ -18,6 +18,7 @@ from dpbnn.checkpoint import Checkpoint, Saved, digests
 from dpbnn.clipping import check_model
 from dpbnn.clipping.objective import wide
 from dpbnn.diagnostics import Diagnostics
+from dpbnn.draft import Draft
 from dpbnn.execution import Execution
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
@@ -31,10 +32,9 @@ from dpbnn.preparation import (
     refuse_several_processes,
     remarks,
 )
-from dpbnn.privacy.budget import spending
-from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.ledger import FRESH_KEY, Ledger, fingerprint
 from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.privacy.purchases import LedgerError
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.progress import show_progress
 from dpbnn.public_measure import PublicMeasure
@@ -99,13 +99,8 @@ def fit(
     run = run.inspected(X, y, public_data)
     folder = None if checkpoint is None else Checkpoint(checkpoint)
 
-    with spending(plan, is_void=bool(_voided_by(run.work))), on_current_device(run.work.device):
-        position = run.begin(folder)
-        with show_progress(run.work.plan, position.step, progress) as display:
-            for reached in run.steps(position, folder):
-                position = reached
-                display(position.step, measure.after(position.step, partial(method.to_posterior, position.state)))
-    release = run.release(position, measure)
+    ledger = Ledger.open(run.work.plan, is_void=bool(_voided_by(run.work)))
+    release = run.release(run.trained(ledger, folder, measure, progress), measure)
     if folder is not None and not keep_checkpoint:
         folder.remove()
     return release
@@ -181,12 +176,28 @@ class Run:
             warn(str(weak))
         return replace(self, findings=tuple(found))
 
-    def begin(self, folder: Checkpoint | None = None) -> Position:
-        """The first step, or where an interrupted run was."""
+    def trained(
+        self, ledger: Ledger, folder: Checkpoint | None, measure: PublicMeasure | None = None, progress: bool = False
+    ) -> Position:
+        """All steps, paid for by a ledger that was opened for this run's plan; nothing is released yet."""
+        if ledger.plan != self.work.plan:
+            raise LedgerError("a run was to be paid for by the ledger of another plan")
+        method = self.work.method
+        with on_current_device(self.work.device):
+            position = self.begin(folder, ledger)
+            with show_progress(self.work.plan, position.step, progress) as display:
+                for reached in self.steps(position, folder):
+                    position, now = reached, partial(method.to_posterior, reached.state)
+                    display(position.step, "" if measure is None else measure.after(position.step, now))
+        return position
+
+    def begin(self, folder: Checkpoint | None = None, ledger: Ledger | None = None) -> Position:
+        """The first step, or where an interrupted run was; without a ledger that was opened it cannot be released."""
+        ledger = Ledger(self.work.plan) if ledger is None else ledger
         if folder is not None and (saved := folder.read()) is not None:
-            return self._resume(saved, folder)
+            return self._resume(saved, folder, ledger)
         of_run = {} if folder is None else _digests(self.work)
-        position = Position(self.work, _initial_state(self.work), Ledger(self.work.plan), of_run)
+        position = Position(self.work, _initial_state(self.work), ledger, of_run)
         if folder is not None:
             _save(position, folder)
         return position
@@ -218,8 +229,14 @@ class Run:
                 _save(position, folder)
             yield position
 
-    def release(self, position: Position, measure: PublicMeasure | None = None) -> Release:
+    def release(
+        self, position: Position, measure: PublicMeasure | None = None, settings: Mapping[str, Any] | None = None
+    ) -> Release:
         """Posterior and guarantee: what the run gives away."""
+        return self.draft(position, measure).release(settings=settings)
+
+    def draft(self, position: Position, measure: PublicMeasure | None = None) -> Draft:
+        """All of a release but the guarantee, after the last step."""
         work = position.work
         objective, posterior = work.checked.objective, work.method.to_posterior(position.state)
         findings = posterior.report()
@@ -229,19 +246,24 @@ class Run:
         report = work.method.report(work.plan) | findings | {"engine": work.checked.engine, "steps_taken": position.how}
         report |= {"releases_charged": len(position.ledger.charges)}
         report |= {"warnings": [*self.advice, *found]} if self.advice or found else {}
-        report = guard.with_findings(report, self.findings)
-        guarantee = PrivacyGuarantee.for_plan(
-            work.plan, random_source=work.randomness.source, voided_by=_voided_by(work)
+        return Draft(
+            position.ledger,
+            posterior,
+            work.checked.model,
+            objective.likelihood,
+            work.randomness.source,
+            tuple(_voided_by(work)),
+            guard.with_findings(report, self.findings),
+            () if measure is None else tuple(measure.history),
+            tuple(work.diagnostics.entries),
         )
-        history = () if measure is None else tuple(measure.history)
-        diagnostics = tuple(work.diagnostics.entries)
-        return Release(posterior, guarantee, work.checked.model, objective.likelihood, report, history, diagnostics)
 
-    def _resume(self, saved: Saved, folder: Checkpoint) -> Position:
+    def _resume(self, saved: Saved, folder: Checkpoint, ledger: Ledger) -> Position:
         work = replace(self.work, randomness=Randomness(saved.key, saved.source), seed=saved.state["seed"])
         folder.check(saved, _digests(work))
         state = work.method.restored(_initial_state(work), saved.state["method"])
-        return Position(work, state, Ledger(work.plan, folder.charges()), saved.digests, step=saved.step)
+        ledger.resume(folder.charges())
+        return Position(work, state, ledger, saved.digests, step=saved.step)
 
 
 def steps_from(position: Position) -> Steps:

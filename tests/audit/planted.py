@@ -19,6 +19,7 @@ from dpbnn.audit.sampling import audit_sampling
 from dpbnn.checkpoint import Checkpoint
 from dpbnn.clipping import compatibility, engines, gradient, trial
 from dpbnn.clipping.per_record import Dense
+from dpbnn.privacy.purchases import LedgerError
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.privacy.sampling import PoissonSampler
 from dpbnn.records import InMemoryRecords
@@ -112,6 +113,8 @@ def resuming(tmp_path_factory):
         with contextlib.suppress(KeyboardInterrupt):
             fitted(**options)
         return fitted(**options).settings["releases_charged"] != 20
+    except LedgerError:  # the ledger refuses to make the release
+        return True
     finally:
         eager.EagerSteps.take = original
 

@@ -1,9 +1,10 @@
 """The estimators: scikit-learn's contract, and what they promise about privacy."""
 
+import json
 import pickle
 import re
+import threading
 import warnings
-from functools import partial
 
 import numpy as np
 import pytest
@@ -19,8 +20,8 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import dpbnn
-from dpbnn.privacy import bounds as buying
 from dpbnn.sklearn import DPBayesClassifier, DPBayesRegressor, DPGridSearch
+from tests.spending import Watch
 
 PUBLIC = {"classes": ["no", "yes"], "dataset_size": 1500}
 METHODS = ("sgld", "bbp", "mc_dropout", "sgd")
@@ -109,15 +110,8 @@ def test_random_state_reaches_the_model_and_never_sampling_or_noise(classes):
 @pytest.mark.parametrize("kind", ["classes", "numbers"])
 def test_bounds_come_from_the_user_or_are_paid_for(kind, request, monkeypatch):
     X, y = request.getfixturevalue(kind)
-    make = partial(DPBayesClassifier, **PUBLIC) if kind == "classes" else partial(DPBayesRegressor, dataset_size=len(X))
-    asked = []
-
-    def never_looks(values, share, epsilon, candidates):
-        asked.append(epsilon)
-        return 3.0 if share == 0.25 else 7.0
-
-    monkeypatch.setattr(buying, "quantile", never_looks)
-    monkeypatch.setattr("dpbnn.tabular.quantile", never_looks)
+    make = DPBayesClassifier if kind == "classes" else DPBayesRegressor
+    watch = Watch()(monkeypatch, instead=lambda share: 3.0 if share == 0.25 else 7.0)
     outlier = X.copy()
     outlier[0] = 1e12
     models = [make(epsilon=3.0).fit(own, y) for own in (X, outlier)]
@@ -125,7 +119,7 @@ def test_bounds_come_from_the_user_or_are_paid_for(kind, request, monkeypatch):
         np.testing.assert_array_equal(model.bounds_.low, -1.0)
         np.testing.assert_array_equal(model.bounds_.high, 11.0)
     paid = models[0].guarantee_.plan.pure_epsilons
-    assert list(paid) * 2 == asked, "every quantile is in the plan"
+    assert list(paid) * 2 == watch.epsilons, "every quantile is in the plan"
     assert models[0].guarantee_.epsilon <= 3.0
     assert f"{len(paid)} releases without delta (bounds, noise levels)" in str(models[0].guarantee_)
     public = make(epsilon=3.0, bounds=(0, 10), **({} if kind == "classes" else {"target_bounds": (50, 350)}))
@@ -270,15 +264,14 @@ def test_where_rows_are_counted_their_number_is_public_and_neighbours_are_blanke
 
 
 def test_a_budget_is_charged_once_for_bounds_and_training_before_either(classes, monkeypatch):
-    looked = []
-    monkeypatch.setattr(buying, "quantile", lambda *_: looked.append(1) or 1.0)
+    watch = Watch()(monkeypatch)
     with dpbnn.BudgetAccountant(epsilon=0.9, delta=1e-4) as budget:
         with pytest.raises(dpbnn.BudgetError):
-            DPBayesClassifier(epsilon=1.0, **PUBLIC).fit(*classes)
-        assert not looked
-        DPBayesClassifier(epsilon=0.8, **PUBLIC).fit(*classes)
+            DPBayesClassifier(epsilon=1.0).fit(*classes)
+        assert not watch.calls
+        DPBayesClassifier(epsilon=0.8).fit(*classes)
         assert budget.spent()[0] == pytest.approx(0.8, rel=1e-3)
-    assert looked
+    assert watch.calls
 
 
 @pytest.mark.filterwarnings("ignore:.*from the data, without noise")
@@ -346,8 +339,105 @@ def test_one_huge_record_is_clipped_like_any_other(numbers):
     assert model.score(X[1:], y[1:]) > 0.8
 
 
-def test_a_checkpoint_needs_public_bounds(classes, tmp_path):
-    with pytest.raises(dpbnn.DpbnnError, match="checkpoint must come with public bounds"):
-        DPBayesClassifier(checkpoint=tmp_path / "run").fit(*classes)
-    DPBayesClassifier(checkpoint=tmp_path / "run", bounds=(0, 10), epochs=3, **PUBLIC).fit(*classes)
+class Interrupt(Exception):
+    pass
+
+
+def cut(*_, **__):
+    raise Interrupt
+
+
+FULL_BATCH = {"batch_size": 1500, "dataset_size": 1500, "classes": ["no", "yes"], "epochs": 9}
+"""Accounted for in no time."""
+
+
+@pytest.mark.parametrize("where", ["dpbnn.tabular.prepared", "dpbnn.training._diverged", "dpbnn.draft.Release"])
+def test_an_interrupted_fit_goes_on_and_buys_nothing_twice(numbers, tmp_path, monkeypatch, where):
+    """Before the first step, after the last one, and after the noise level was bought."""
+    watch = Watch()(monkeypatch)
+    how = {"epsilon": 3.0, "checkpoint": tmp_path / "run", "max_records_per_person": 2}
+    how |= {"batch_size": 4000, "dataset_size": 4000, "epochs": 9}
+    with monkeypatch.context() as patch:
+        patch.setattr(where, cut)
+        with pytest.raises(Interrupt):
+            DPBayesRegressor(**how).fit(*numbers)
+    assert (tmp_path / "run").stat().st_mode & 0o077 == 0, "for its owner alone"
+    kept = json.loads((tmp_path / "run" / "ledger.json").read_text())["bought"]
+    model = DPBayesRegressor(**how).fit(*numbers)
+    assert watch.purposes == list(model.settings_.purchases), "each once, before or after the interruption"
+    assert watch.epsilons == list(model.guarantee_.plan.pure_epsilons)
+    low, high = sorted(kept[f"{side} quartile of the target"]["value"] for side in ("lower", "upper"))
+    assert (model.target_bounds_.low[0], model.target_bounds_.high[0]) == (low - (high - low), high + (high - low))
+    assert model.release_.settings["releases_charged"] == model.guarantee_.plan.steps
     assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_of_another_plan_or_a_foreign_folder_is_refused(classes, tmp_path, monkeypatch):
+    how = FULL_BATCH | {"checkpoint": tmp_path / "run", "epsilon": 3.0}
+    with monkeypatch.context() as patch:
+        patch.setattr("dpbnn.tabular.prepared", cut)
+        with pytest.raises(Interrupt):
+            DPBayesClassifier(**how).fit(*classes)
+    with pytest.raises(dpbnn.DpbnnError, match="belongs to another run: the plan, or what is bought, changed"):
+        DPBayesClassifier(**how | {"epsilon": 2.0}).fit(*classes)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("mine")
+    for path in (tmp_path / "thesis", tmp_path / "thesis" / "chapter.txt"):
+        with pytest.raises(dpbnn.DpbnnError, match="exists and is no checkpoint"):
+            DPBayesClassifier(**how | {"checkpoint": path}).fit(*classes)
+    with pytest.raises(dpbnn.DpbnnError, match="checkpoint must be the path of a folder, got 3"):
+        DPBayesClassifier(**how | {"checkpoint": 3}).fit(*classes)
+    DPBayesClassifier(**how).fit(*classes)
+    with dpbnn.BudgetAccountant(epsilon=1.0, delta=1e-4), pytest.raises(dpbnn.BudgetError):
+        DPBayesClassifier(**how | {"bounds": (0, 10)}).fit(*classes)
+    assert not (tmp_path / "run").exists(), "neither after a fit nor where nothing was spent"
+
+
+def test_a_fit_that_fails_leaves_the_estimator_as_it_was(classes, monkeypatch):
+    model = DPBayesClassifier(bounds=(0, 10), **FULL_BATCH).fit(*classes)
+    before = dict(vars(model))
+    monkeypatch.setattr("dpbnn.draft.Release", cut)
+    with pytest.raises(Interrupt):
+        model.fit(classes[0][:, :2], classes[1])
+    assert vars(model) == before
+    assert model.predict(classes[0]).shape == (1500,)
+
+
+def test_predictions_in_other_threads_are_those_of_one_fit_or_of_another_never_of_both(classes):
+    """Labels, bounds and networks of two fits that differ in all of them, while the estimator goes to and fro."""
+    X, y = classes
+    model = DPBayesClassifier("sgd", epsilon=30.0, bounds=(0, 10), num_draws=1, **FULL_BATCH)
+    others = clone(model).set_params(bounds=(0, 1e6), classes=[0, 1])
+    others.fit(1e5 * X[:, [1, 2, 0]], np.where(y == "no", 1, 0))
+    fits = [{name: own for name, own in vars(one).items() if name.endswith("_")} for one in (model.fit(X, y), others)]
+    X, expected = X[:60], []
+    for fitted in fits:
+        model._become(fitted)
+        expected.append(model.predict(X).tolist())
+    assert expected[0] != expected[1]
+    stop = threading.Event()
+
+    def switch():
+        while not stop.is_set():
+            for fitted in fits:
+                model._become(fitted)
+
+    switching = threading.Thread(target=switch)
+    switching.start()
+    try:
+        seen = [model.predict(X).tolist() for _ in range(100)]
+    finally:
+        stop.set()
+        switching.join()
+    assert all(own in expected for own in seen)
+    assert all(own in seen for own in expected)
+
+
+def test_attributes_of_an_earlier_fit_do_not_survive(classes):
+    X, y = classes
+    model = DPBayesClassifier(bounds=(0, 10), **FULL_BATCH).fit(X, y)
+    model.feature_names_in_ = np.array(["a", "b", "c"])
+    model.fit(X[:, :2], y)
+    assert not hasattr(model, "feature_names_in_")
+    assert model.n_features_in_ == 2
+    assert model.predict(X[:, :2]).shape == (1500,)

@@ -1,5 +1,7 @@
 """The search that pays: for all fits, for the choice, and never with one person on both sides."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,12 @@ pytest.importorskip("opendp")
 from sklearn.exceptions import DataConversionWarning
 
 import dpbnn
+from dpbnn import draft
+from dpbnn.card import card
 from dpbnn.privacy.budget import composed_epsilon
 from dpbnn.sklearn import DPBayesClassifier, DPBayesRegressor, DPGridSearch, search
+from dpbnn.training import Run
+from tests.spending import Watch
 
 PUBLIC = {"classes": [0, 1], "dataset_size": 1500}
 
@@ -36,20 +42,21 @@ def test_the_clearly_better_setting_is_chosen_within_the_budget(classes):
 
 
 def test_all_fits_are_charged_with_what_they_cost_together(classes, monkeypatch):
-    plans = []
-    train = dpbnn.training.fit
+    plans, watch = [], Watch()(monkeypatch)
+    trained = Run.trained
 
-    def noted(*arguments, **settings):
-        plans.append(settings["plan"])
-        return train(*arguments, **settings)
+    def noted(self, ledger, *arguments, **settings):
+        plans.append(self.work.plan)
+        return trained(self, ledger, *arguments, **settings)
 
-    monkeypatch.setattr("dpbnn.tabular.fit", noted)
+    monkeypatch.setattr(Run, "trained", noted)
     grid = {"hidden": [(), (4,)], "clip_norm": [1.0, 2.0]}
     found = DPGridSearch(DPBayesClassifier(**PUBLIC), grid, epsilon=3.0).fit(*classes)
     assert len(plans) == 4
     assert composed_epsilon(plans, 1e-5) == pytest.approx(found.guarantee_.epsilon_of_fits)
     assert composed_epsilon(plans, 1e-5) <= 3.0
     assert all(plan.pure_epsilons for plan in plans), "bounds are bought, and charged, in every fit"
+    assert watch.epsilons == [*(own for plan in plans for own in plan.pure_epsilons), 3.0]
     assert sum(plan.epsilon() for plan in plans) > 3.0, "they add up to less than their sum"
 
 
@@ -59,9 +66,9 @@ def test_nobody_is_in_both_parts(classes, monkeypatch):
     marked = X.copy()
     marked[:, 2] = people
     seen = {"fit": [], "score": []}
-    fit, score = DPBayesClassifier.fit, search._score
+    rows, score = DPBayesClassifier._rows, search._score
     monkeypatch.setattr(
-        DPBayesClassifier, "fit", lambda own, x, *r: seen["fit"].append(set(x[:, 2])) or fit(own, x, *r)
+        DPBayesClassifier, "_rows", lambda own, x, *r: seen["fit"].append(set(x[:, 2])) or rows(own, x, *r)
     )
     monkeypatch.setattr(search, "_score", lambda own, x, *r: seen["score"].append(set(x[:, 2])) or score(own, x, *r))
     estimator = DPBayesClassifier(bounds=(0, 500), max_records_per_person=3, epochs=2, **PUBLIC)
@@ -73,10 +80,10 @@ def test_nobody_is_in_both_parts(classes, monkeypatch):
 
 def test_each_row_moves_a_score_by_at_most_one(classes):
     X, y = classes
-    labels = DPBayesClassifier(bounds=(0, 10), epochs=2, **PUBLIC).fit(X, y)
-    numbers = DPBayesRegressor(bounds=(0, 10), target_bounds=(0, 1), epochs=2, dataset_size=1500)
-    numbers.fit(X, y.astype(float))
-    for model, extreme in ((labels, y[:1]), (numbers, np.array([1e300]))):
+    labels = DPBayesClassifier(bounds=(0, 10), epochs=2).fit(X, y)
+    numbers = DPBayesRegressor(bounds=(0, 10), target_bounds=(0, 1), epochs=2).fit(X, y.astype(float))
+    for fitted, extreme in ((labels, y[:1]), (numbers, np.array([1e300]))):
+        model = SimpleNamespace(estimator=fitted, answers=fitted.predict)
         all_rows = search._score(model, X, y)
         assert 0 <= all_rows - search._score(model, X[1:], y[1:]) <= 1
         assert 0 <= search._score(model, X[:1], extreme) <= 1
@@ -85,31 +92,24 @@ def test_each_row_moves_a_score_by_at_most_one(classes):
 
 def test_targets_in_a_column_are_scored_row_by_row(classes, monkeypatch):
     X, y = classes
-    seen = []
-    monkeypatch.setattr(search, "noisy_maximum", lambda scores, _: seen.extend(scores) or 0)
+    watch = Watch()(monkeypatch)
     grid = {"prior_scale": [0.5, 1.0]}
     with pytest.warns(DataConversionWarning):
-        DPGridSearch(DPBayesClassifier(bounds=(0, 10), epochs=2, **PUBLIC), grid).fit(X, y[:, None])
-    assert len(seen) == 2
-    assert max(seen) <= len(X) / 2, "at most 1 for each row that is held out"
+        DPGridSearch(DPBayesClassifier(bounds=(0, 10), epochs=2), grid).fit(X, y[:, None])
+    ((_, scores),) = watch.calls
+    assert len(scores) == 2
+    assert max(scores) <= len(X) / 2, "at most 1 for each row that is held out"
     with pytest.raises(ValueError, match="NaN"):
         DPGridSearch(DPBayesRegressor(bounds=(0, 10), target_bounds=(0, 1)), grid).fit(X, np.full(len(X), np.nan))
 
 
-def test_scores_draw_secretly_whatever_random_state_says(classes):
-    asked = []
-
-    class Watched(DPBayesClassifier):
-        def predict(self, X):
-            asked.append(self.random_state)
-            return super().predict(X)
-
-    X, y = classes
-    model = DPBayesClassifier("mc_dropout", bounds=(0, 10), random_state=0, epochs=2, **PUBLIC).fit(X, y)
-    model.__class__ = Watched
-    assert search._score(model, X, y) > 0
-    assert asked == [None]
-    assert model.random_state == 0
+def test_scores_draw_secretly_whatever_random_state_says(classes, monkeypatch):
+    seeds, predict = [], draft.predict
+    monkeypatch.setattr(draft, "predict", lambda *a, seed: seeds.append(seed) or predict(*a, seed=seed))
+    estimator = DPBayesClassifier("mc_dropout", bounds=(0, 10), random_state=0, epochs=2)
+    found = DPGridSearch(estimator, {"prior_scale": [0.5, 1.0]}).fit(*classes)
+    assert seeds == [None, None]
+    assert found.best_estimator_.random_state == 0
 
 
 def test_an_open_budget_pays_for_every_fit_and_the_choice_and_no_more_than_the_search_costs(classes):
@@ -155,6 +155,29 @@ def test_plans_that_are_charged_are_those_that_are_used(classes):
     estimator = DPBayesClassifier(classes=[0, 1], dataset_size=2000, epochs=2)
     found = DPGridSearch(estimator, {"prior_scale": [0.5, 1.0]}, epsilon=0.7).fit(*classes)
     assert found.best_estimator_.settings_.plan.dataset_size == 1600
+
+
+def test_the_ledger_of_the_search_goes_with_the_chosen_one(classes):
+    how = {"batch_size": 1200, "epochs": 9, "classes": [0, 1], "dataset_size": 1500}
+    estimator = DPBayesClassifier(max_records_per_person=2, **how)
+    found = DPGridSearch(estimator, {"prior_scale": [0.5, 1.0]}, epsilon=4.0)
+    ledger = found.fit(*classes, groups=np.arange(1500) // 2).best_estimator_.release_.settings["ledger"]
+    assert {own["rows_per_person"] for own in ledger} == {2}
+    assert [(own["purpose"], own["count"]) for own in ledger][-2:] == [
+        ("upper quartile of column 2", 2),
+        ("the choice between the candidates", 1),
+    ]
+    assert ledger[-1]["level"] == 2.0
+    text = card(found.best_estimator_.guarantee_, found.best_estimator_.release_.settings)
+    assert "| the choice between the candidates | noisy maximum | 2 | 1 | 2 |" in text
+    assert "without amplification" not in text, "the plan is that of one candidate, and costs less than the search"
+
+
+def test_an_interrupted_search_cannot_go_on_and_says_so_before(classes, tmp_path):
+    for checkpoint, grid in ((tmp_path, {}), (None, {"checkpoint": [tmp_path]})):
+        estimator = DPBayesClassifier(bounds=(0, 10), checkpoint=checkpoint)
+        with pytest.raises(dpbnn.DpbnnError, match="checkpoint must be None in a search"):
+            DPGridSearch(estimator, {"prior_scale": [0.5], **grid}).fit(*classes)
 
 
 @pytest.mark.parametrize("name", ["epsilon", "delta", "dataset_size", "max_records_per_person"])

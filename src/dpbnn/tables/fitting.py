@@ -17,7 +17,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,16 @@ from dpbnn import _validate, guard
 from dpbnn.choosing import METHODS, Chosen, Facts, choose
 from dpbnn.preparation import refuse_several_processes
 from dpbnn.privacy.bounds import Purchase, purchase
-from dpbnn.privacy.budget import spending
 from dpbnn.privacy.contributions import kept_rows
+from dpbnn.privacy.guarantee import Circumstances
+from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.privacy.purchases import PurchaseFile
 from dpbnn.tables.encoding import Encoding, numbers
 from dpbnn.tables.model import TableModel, load_table_model, log_of
 from dpbnn.tables.reading import Table, column_names, read_table, separator_of
 from dpbnn.tables.schema import Number, Schema, as_values
-from dpbnn.tabular import kept_in, train
+from dpbnn.tabular import train
 from dpbnn.types import DpbnnError
 
 __all__ = ["Order", "findings_before", "fit_table"]
@@ -112,31 +114,33 @@ def _alone(order: Order) -> Iterator[None]:
 
 
 def _train(order: Order, table: Table, facts: Facts, chosen: Chosen, bought: Purchase | None, schema_text: str) -> None:
-    encoding = Encoding(order.schema)
-    assumptions = ["what the schema says is public, and was not read off the data"]
-    if not order.schema.rows:
-        assumptions.append("the number of rows that are used is public: it was counted in the file")
-    with spending(chosen.plan):
-        encoding = _bounded(order, encoding, table, bought)
-        encoded = encoding.encoded(table, with_target=True)
-        release = train(
-            encoded.x,
-            encoded.y,
-            facts,
-            chosen,
-            assumptions,
-            is_counted=not order.schema.rows,
-            noise_file=order.unfinished / "noise.json",
-            seed=order.seed,
-            checkpoint=order.unfinished / "training",
-            keep_checkpoint=True,
-            progress=order.progress,
-        )
-        schema = order.schema
-        about = {"predicts": schema.target, "from_columns": list(schema.features)}
-        settings = guard.with_findings({**about, **release.settings}, _findings(order, chosen.plan))
-        release = replace(release, settings=settings)
-        _write(order, TableModel(release, encoding, tuple(Encoding(order.schema).without_bounds)), chosen, schema_text)
+    schema, unfinished = order.schema, order.unfinished
+    ledger = Ledger.open(chosen.plan, chosen.purchases, file=PurchaseFile(unfinished / "ledger.json"))
+    encoding = _bounded(schema, table, bought, ledger)
+    encoded = encoding.encoded(table, with_target=True)
+    assert encoded.y is not None
+    draft = train(
+        encoded.x,
+        encoded.y,
+        facts,
+        chosen,
+        ledger,
+        seed=order.seed,
+        checkpoint=unfinished / "training",
+        progress=order.progress,
+        findings=_findings(order, chosen.plan),
+    )
+    release = draft.release(_circumstances(schema), {"predicts": schema.target, "from_columns": list(schema.features)})
+    _write(order, TableModel(release, encoding, tuple(Encoding(schema).without_bounds)), chosen, schema_text)
+
+
+def _circumstances(schema: Schema) -> Circumstances:
+    """Where rows were counted, their number is public, and neighbours are blanked out rather than removed."""
+    said = "what the schema says is public, and was not read off the data"
+    if schema.rows:
+        return Circumstances(assumptions=(said,))
+    counted = "the number of rows that are used is public: it was counted in the file"
+    return Circumstances("zero_out", (said, counted))
 
 
 def findings_before(order: Order) -> list[guard.Finding]:
@@ -173,7 +177,7 @@ def _finished(order: Order) -> Path:
 def _hand_over(order: Order) -> TableModel:
     """Once it is out, nothing is left from which another one could be made."""
     try:
-        for name in ("training", "noise.json", "bounds.json", "terms.json"):
+        for name in ("training", "ledger.json", "terms.json"):
             left = order.unfinished / name
             shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
         _finished(order).replace(order.out)
@@ -227,7 +231,8 @@ def _facts(order: Order, rows: int) -> tuple[Facts, Purchase | None]:
     if wanted:
         remedy = f"low and high in the schema for {', '.join(map(repr, wanted))}"
         share = BOUNDS_SHARE * epsilon / most
-        bought = purchase(len(wanted), size, share, delta, schema.target in wanted, remedy)
+        names = [f"column {name!r}" for name in wanted]
+        bought = purchase(names, size, share, delta, schema.target in wanted, remedy)
     facts = Facts(
         rows=size,
         columns=len(schema.features),
@@ -238,14 +243,15 @@ def _facts(order: Order, rows: int) -> tuple[Facts, Purchase | None]:
         is_regression=schema.is_regression,
         method=_validate.one_of("--method", order.method, METHODS),
         max_records_per_person=most,
-        pure_epsilons=bought.epsilons if bought else (),
+        purchases=bought.purchases if bought else {},
     )
     return facts, bought
 
 
 def _begin(order: Order, chosen: Chosen) -> None:
     """The run's own folder; one that is resumed must be of the same plan and schema, and not handed over already."""
-    terms = {"plan": json.loads(chosen.plan.to_json()), "schema": as_values(order.schema), "method": chosen.method}
+    plan = json.loads(chosen.plan.to_json())
+    terms = {"plan": plan, "purchases": chosen.purchases, "schema": as_values(order.schema), "method": chosen.method}
     file = order.unfinished / "terms.json"
     if not order.unfinished.exists():
         try:
@@ -266,22 +272,19 @@ def _begin(order: Order, chosen: Chosen) -> None:
         )
 
 
-def _bounded(order: Order, encoding: Encoding, table: Table, bought: Purchase | None) -> Encoding:
+def _bounded(schema: Schema, table: Table, bought: Purchase | None, ledger: Ledger) -> Encoding:
+    encoding = Encoding(schema)
     if bought is None:
         return encoding
-    names, schema = encoding.without_bounds, order.schema
-
-    def pairs() -> dict[str, tuple[float, float]]:
-        columns = []
-        for name in names:
-            own = schema.columns[name]
-            assert isinstance(own, Number)
-            values, is_missing = numbers(name, own, table, schema.missing)
-            columns.append(np.where(is_missing, np.nan, values))
-        found = bought.bounds_of(np.stack(columns, axis=1))
-        return {name: (float(low), float(high)) for name, low, high in zip(names, found.low, found.high, strict=True)}
-
-    return encoding.with_bounds(kept_in(order.unfinished / "bounds.json", pairs))
+    columns = []
+    for name in encoding.without_bounds:
+        own = schema.columns[name]
+        assert isinstance(own, Number)
+        values, is_missing = numbers(name, own, table, schema.missing)
+        columns.append(np.where(is_missing, np.nan, values))
+    found = bought.bounds_of(np.stack(columns, axis=1), ledger)
+    pairs = zip(encoding.without_bounds, found.low, found.high, strict=True)
+    return encoding.with_bounds({name: (float(low), float(high)) for name, low, high in pairs})
 
 
 def _write(order: Order, model: TableModel, chosen: Chosen, schema_text: str) -> None:
