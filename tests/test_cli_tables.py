@@ -326,6 +326,7 @@ def test_an_interrupted_run_goes_on_and_buys_nothing_twice(folder, capsys, how, 
     monkeypatch.setattr("dpbnn.privacy.bounds.quantile", lambda *_: pytest.fail("bought again"))
     code, printed = fit(capsys, *same, "--resume", schema="numbers.toml")
     assert code == 0
+    assert "charged again" not in printed.err, "the same key goes on"
     result = json.loads(printed.out)
     table = json.loads((folder / "model" / "table.json").read_text())["schema"]["columns"]["age"]
     assert [table["low"], table["high"]] == json.loads(bounds)["age"]

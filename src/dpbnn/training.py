@@ -6,7 +6,7 @@ update -> posterior + guarantee = release. What comes after the noise is never h
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from dpbnn import _validate, guard
-from dpbnn.checkpoint import Checkpoint, Saved, digests
+from dpbnn.checkpoint import Checkpoint, Saved, current_environment, digests_of, opened
 from dpbnn.clipping import check_model
 from dpbnn.clipping.objective import wide
 from dpbnn.diagnostics import Diagnostics
@@ -26,7 +26,7 @@ from dpbnn.posterior import Posterior
 from dpbnn.preparation import check_types, on_device, raised, remarks
 from dpbnn.privacy.budget import spending
 from dpbnn.privacy.guarantee import PrivacyGuarantee
-from dpbnn.privacy.ledger import FRESH_KEY, Ledger, fingerprint
+from dpbnn.privacy.ledger import Ledger, fingerprint
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.progress import show_progress
@@ -54,6 +54,7 @@ def fit(
     execution: Execution | None = None,
     checkpoint: Any = None,
     keep_checkpoint: bool = False,
+    take_over: bool = False,
     progress: bool = True,
     public_data: tuple[Any, Any] | None = None,
     unsafe_diagnostics: bool = False,
@@ -73,8 +74,12 @@ def fit(
         device: where to train; the model's own by default.
         execution: speed and memory.
         checkpoint: a folder; an interrupted run that is started again with it continues. It is as secret as the data,
-            must lie outside of anything published, and is removed at the end.
+            must lie outside of anything published, must not be copied, and is removed at the end. One process at a time
+            works on it. Where a run goes on with another device, precision, number of threads or version, it draws its
+            noise afresh, and steps since the last state are charged again.
         keep_checkpoint: leave that to the caller: until it is removed, the same call gives the same release again.
+        take_over: continue also a checkpoint of another host, whose worker is gone or must stop: if it still runs, it
+            stops before its next release. Has no effect on a checkpoint of this host.
         progress: whether to show a progress bar, if there is a terminal.
         public_data: (X, y) that are declared public, to be measured on along the way.
         unsafe_diagnostics: keep clip shares, norms and batch sizes, which have no noise; voids the guarantee.
@@ -88,20 +93,20 @@ def fit(
         Everything visible depends on the records only through the noisy sums.
         A resumed run ends as an uninterrupted one.
     """
-    run = prepared(model, X, y, method, plan, likelihood, seed, device, execution, unsafe_diagnostics, unsafe_seed)
-    measure = PublicMeasure.on(run.work.checked, public_data, plan.steps)
-    run = run.inspected(X, y, public_data)
-    folder = None if checkpoint is None else Checkpoint(checkpoint)
+    with opened(checkpoint, take_over) as folder:
+        run = prepared(model, X, y, method, plan, likelihood, seed, device, execution, unsafe_diagnostics, unsafe_seed)
+        measure = PublicMeasure.on(run.work.checked, public_data, plan.steps)
+        run = run.inspected(X, y, public_data)
 
-    with spending(plan, is_void=bool(_voided_by(run.work))), borrowed_generators(run.work.device):
-        position = run.begin(folder)
-        with show_progress(run.work.plan, position.step, progress) as display:
-            for reached in run.steps(position, folder):
-                position = reached
-                display(position.step, measure.after(position.step, partial(method.to_posterior, position.state)))
-    release = run.release(position, measure)
-    if folder is not None and not keep_checkpoint:
-        folder.remove()
+        with spending(plan, is_void=bool(_voided_by(run.work))), borrowed_generators(run.work.device):
+            position = run.begin(folder)
+            with show_progress(run.work.plan, position.step, progress) as display:
+                for reached in run.steps(position, folder):
+                    position = reached
+                    display(position.step, measure.after(position.step, partial(method.to_posterior, position.state)))
+        release = run.release(position, measure)
+        if folder is not None:
+            _save(position, folder) if keep_checkpoint else folder.remove()
     return release
 
 
@@ -149,6 +154,7 @@ class Position:
     state: Any
     ledger: Ledger
     digests: Mapping[str, bytes]
+    environment: Mapping[str, str] = field(default_factory=dict)
     how: str = ""
     step: int = 0
 
@@ -175,11 +181,11 @@ class Run:
 
     def begin(self, folder: Checkpoint | None = None) -> Position:
         """The first step, or where an interrupted run was."""
-        if folder is not None and (saved := folder.read()) is not None:
-            return self._resume(saved, folder)
-        of_run = {} if folder is None else _digests(self.work)
-        position = Position(self.work, _initial_state(self.work), Ledger(self.work.plan), of_run)
+        if folder is not None and folder.saved is not None:
+            return self._resume(folder.saved, folder)
+        position = Position(self.work, _initial_state(self.work), Ledger(self.work.plan), {})
         if folder is not None:
+            position = replace(position, digests=_digests(self.work), environment=_environment(self.work))
             _save(position, folder)
         return position
 
@@ -200,9 +206,8 @@ class Run:
                     steps = steps_from(position)
                     noisy = steps.release(state, step)
                     mark = fingerprint(noisy)
-                if not ledger.holds(step, mark) and ledger.can_afford(step):
-                    ledger.enter(step, mark)
-                    folder.note(step, mark)
+                if not ledger.holds(step, mark):
+                    folder.charge(ledger, step, mark)
                 if ledger.holds(step, mark):
                     state = steps.take(state, noisy, step)
             position = replace(position, state=state, step=step + 1, how=steps.how)
@@ -233,7 +238,9 @@ class Run:
         work = replace(self.work, randomness=Randomness(saved.key, saved.source), seed=saved.state["seed"])
         folder.check(saved, _digests(work))
         state = work.method.restored(_initial_state(work), saved.state["method"])
-        return Position(work, state, Ledger(work.plan, folder.charges()), saved.digests, step=saved.step)
+        ledger, now, how = Ledger(work.plan, folder.charges()), _environment(work), saved.state["how"]
+        position = Position(work, state, ledger, saved.digests, now, how, saved.step)
+        return position if now == saved.environment else _with_fresh_key(position, folder)
 
 
 def steps_from(position: Position) -> Steps:
@@ -249,9 +256,16 @@ def steps_from(position: Position) -> Steps:
 def _with_fresh_key(position: Position, folder: Checkpoint) -> Position:
     work = replace(position.work, randomness=position.work.randomness.renewed())
     position = replace(position, work=work, digests=_digests(work))
-    position.ledger.forget_marks()
     _save(position, folder)  # first: with the old key, forgotten marks would let its noise be used again
-    folder.note(FRESH_KEY, 0)
+    position.ledger.forget_marks()
+    again = len(position.ledger.charges) - position.step
+    if again > 0:
+        warnings.warn(
+            f"The run goes on otherwise than it was interrupted (another machine, version or precision), and so with "
+            f"fresh noise: {again} of its steps are charged again, and as many will be missing at its end.",
+            DpbnnWarning,
+            stacklevel=4,
+        )
     return position
 
 
@@ -262,8 +276,13 @@ def _initial_state(work: Work) -> Any:
 
 def _save(position: Position, folder: Checkpoint) -> None:
     work = position.work
-    state = {"seed": work.seed, "method": work.method.state_to_save(position.state)}
-    folder.write(Saved(work.randomness.key, work.randomness.source, position.step, state, position.digests))
+    state = {"seed": work.seed, "method": work.method.state_to_save(position.state), "how": position.how}
+    secret = work.randomness.key, work.randomness.source
+    folder.write(Saved(*secret, position.step, state, position.digests, position.environment))
+
+
+def _environment(work: Work) -> dict[str, str]:
+    return current_environment(work.device, work.execution, work.checked.engine, type(work.records).__name__)
 
 
 def _digests(work: Work) -> dict[str, bytes]:
@@ -273,7 +292,7 @@ def _digests(work: Work) -> dict[str, bytes]:
         "the likelihood": repr(work.checked.objective.likelihood),
         "unsafe_diagnostics": repr(work.diagnostics.wanted),
     }
-    return digests(work.randomness.key, work.records, work.checked.objective.model, settings)
+    return digests_of(work.randomness.key, work.records, work.checked.objective.model, settings)
 
 
 def _voided_by(work: Work) -> list[str]:

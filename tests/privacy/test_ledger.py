@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dpbnn.privacy.ledger import FRESH_KEY, Ledger, fingerprint
+from dpbnn.privacy.ledger import Ledger, fingerprint
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.types import NoisySum
 
@@ -33,12 +33,18 @@ def test_a_step_that_is_repeated_bit_for_bit_is_charged_once():
     assert not ledger.can_afford(2)
 
 
-def test_after_a_fresh_key_nothing_is_known_but_everything_stays_charged():
-    ledger = Ledger(plan(1.0, 3), [(0, 10), (1, 11), (FRESH_KEY, 0), (0, 20)])
+def test_releases_with_another_key_are_not_known_but_stay_charged():
+    ledger = Ledger(plan(1.0, 3), [(0, None), (1, None), (0, 20)])
     assert ledger.holds(0, 20)
     assert not ledger.has_charged(1)
     assert len(ledger.charges) == 3
     assert not ledger.can_afford(1)
+
+
+def test_a_line_of_the_journal_for_which_there_is_no_room_is_not_a_release():
+    ledger = Ledger(plan([(1.0, 1), (2.0, 2)], 3), [(0, 10), (0, 11), (1, 12)])
+    assert ledger.charges == [(0, 10), (1, 12)]
+    assert not ledger.holds(0, 11)
 
 
 def test_the_smallest_change_anywhere_changes_the_fingerprint():

@@ -13,12 +13,10 @@ from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import by_step
 from dpbnn.types import NoisySum
 
-__all__ = ["FRESH_KEY", "Charge", "Ledger", "fingerprint"]
+__all__ = ["Charge", "Ledger", "fingerprint"]
 
-Charge = tuple[int, int]
-"""A step and the fingerprint of what it released."""
-FRESH_KEY = -1
-"""Stands in the place of a step where a run went on with a fresh key."""
+Charge = tuple[int, int | None]
+"""A step and the fingerprint of what it released; None where its noise came from another key than the run's."""
 
 
 def fingerprint(noisy: NoisySum) -> int:
@@ -51,11 +49,13 @@ class Ledger:
         self._level_at = by_step(self.plan.noise_multiplier, self.plan.steps)
         self._last_of_step: dict[int, int] = {}
         earlier, self.charges = self.charges, []
-        for step, mark in earlier:
-            if step == FRESH_KEY:
-                self.forget_marks()
-            else:
-                self.enter(step, mark)
+        for charge in earlier:
+            self.replay(*charge)
+
+    def replay(self, step: int, mark: int | None) -> None:
+        """Charge what a journal holds; a line of it for which the plan has no room was never used (see there)."""
+        if self.can_afford(step):
+            self.enter(step, mark)
 
     def holds(self, step: int, mark: int) -> bool:
         """Whether this very release of this step has been charged."""
@@ -73,12 +73,13 @@ class Ledger:
         """Whether the plan has room for one more release at this step's noise."""
         return self._left[self.plan.noise_at(step)] > 0
 
-    def enter(self, step: int, mark: int) -> None:
+    def enter(self, step: int, mark: int | None) -> None:
         """Charge a release, before anybody sees it."""
         is_known = 0 <= step < len(self._level_at)
         level = self._level_at[step] if is_known else self.plan.noise_at(step)  # which refuses it
         if self._left[level] <= 0:
             raise RuntimeError(f"step {step} is beyond the plan; this is a bug, and the release must not be used.")
         self._left[level] -= 1
-        self._last_of_step[step] = mark
+        if mark is not None:
+            self._last_of_step[step] = mark
         self.charges.append((step, mark))

@@ -62,6 +62,7 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         dataset_size: the public number of rows; None takes the number that is given for public.
         max_records_per_person: how many rows one person may have; with `groups`, further ones are dropped.
         checkpoint: a folder from which an interrupted fit continues.
+        take_over: continue also a checkpoint of another host, whose worker is gone or must stop.
         random_state: for the first weights and the draws of predictions; never for sampling or noise.
         verbose: whether to show a progress bar.
     """
@@ -75,6 +76,7 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
     dataset_size: int | None
     max_records_per_person: int
     checkpoint: Any
+    take_over: bool
     random_state: Any
     verbose: bool
 
@@ -172,7 +174,8 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         for own in learned:
             warnings.warn(str(own), DpbnnWarning, stacklevel=4)
         seed = None if self.random_state is None else self._seed()
-        how: Any = {"seed": seed, "checkpoint": self.checkpoint, "progress": self.verbose}
+        how: Any = {"seed": seed, "progress": self.verbose}
+        how |= {"checkpoint": self.checkpoint, "take_over": self.take_over}
         if any(getattr(self, name, None) is not None for name in GIVEN_AS_PUBLIC):
             assumptions = [
                 *assumptions,
