@@ -4,7 +4,7 @@ import pytest
 
 from dpbnn import training
 from dpbnn.checkpoint import opened
-from dpbnn.checkpoint.journal import HEADER_BYTES, LINE_BYTES
+from dpbnn.checkpoint.journal import HEADER_BYTES, LINE, LINE_BYTES
 from dpbnn.stepping import eager, work
 from dpbnn.types import ClippedSum
 from tests.test_training import fit
@@ -45,6 +45,14 @@ def saved_in(path):
 def lines_in(path):
     """How many releases the journal holds."""
     return ((path / "journal").stat().st_size - HEADER_BYTES) // LINE_BYTES
+
+
+def released_in(path):
+    """The lines of a journal, as `note_used_releases` writes them."""
+    content = (path / "journal").read_bytes()[HEADER_BYTES:] if (path / "journal").exists() else b""
+    whole = len(content) - len(content) % LINE_BYTES
+    lines = (LINE.unpack(content[start : start + LINE.size]) for start in range(0, whole, LINE_BYTES))
+    return {f"{step} {mark}" for step, mark, _ in lines}
 
 
 def other_bits(patch):
