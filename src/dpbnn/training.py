@@ -181,8 +181,8 @@ class Run:
 
     def begin(self, folder: Checkpoint | None = None) -> Position:
         """The first step, or where an interrupted run was."""
-        if folder is not None and folder.saved is not None:
-            return self._resume(folder.saved, folder)
+        if folder is not None and (saved := folder.resumed()) is not None:
+            return self._resume(saved, folder)
         position = Position(self.work, _initial_state(self.work), Ledger(self.work.plan), {})
         if folder is not None:
             position = replace(position, digests=_digests(self.work), environment=_environment(self.work))

@@ -39,7 +39,7 @@ def fit_interrupted(monkeypatch, where, at, **options):
 def saved_in(path):
     """The state, as this worker would go on from it."""
     with opened(path) as found:
-        return found.saved
+        return found.resumed()
 
 
 def lines_in(path):

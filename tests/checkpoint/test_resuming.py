@@ -24,7 +24,7 @@ SELDOM, ALWAYS = dpbnn.Execution(checkpoint_seconds=1000.0), dpbnn.Execution(che
     ("where", "at"), [("clip_and_sum", 1), ("clip_and_sum", 8), ("add_noise", 8), ("fingerprint", 20)]
 )
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
-def test_resuming_gives_the_weights_and_the_ledger_of_an_uninterrupted_run(
+def test_a_resumed_run_ends_as_an_uninterrupted_one_with_its_weights_and_its_ledger(
     monkeypatch, tmp_path, where, at, seconds, optimizer
 ):
     options = {"method": dpbnn.SGD(learning_rate=0.1, optimizer=optimizer), "model": network(0.3)}
@@ -156,13 +156,16 @@ def test_a_folder_that_is_no_checkpoint_or_damaged_is_refused(tmp_path):
     (tmp_path / "other" / "thesis.txt").write_text("mine")
     with pytest.raises(dpbnn.DpbnnError, match="is no checkpoint"):
         fit(checkpoint=tmp_path / "other")
-    assert [file.name for file in (tmp_path / "other").iterdir()] == ["thesis.txt"]
+    (tmp_path / "other" / "thesis.txt").rename(tmp_path / "other" / "thesis.new")
+    with pytest.raises(dpbnn.DpbnnError, match="is no checkpoint"):
+        fit(checkpoint=tmp_path / "other")
+    assert [file.name for file in (tmp_path / "other").iterdir()] == ["thesis.new"]
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "state").write_bytes(b"nonsense")
     with pytest.raises(dpbnn.DpbnnError, match="its state is damaged"):
         fit(checkpoint=tmp_path / "damaged")
     with pytest.raises(dpbnn.DpbnnError, match="must be a folder that can be made"):
-        fit(checkpoint=tmp_path / "other" / "thesis.txt" / "run")
+        fit(checkpoint=tmp_path / "other" / "thesis.new" / "run")
     with pytest.raises(dpbnn.DpbnnError, match="checkpoint must be the path of a folder, got 7"):
         fit(checkpoint=7)
     with pytest.raises(dpbnn.DpbnnError, match="take_over must be True or False, got 'yes'"):
@@ -182,6 +185,11 @@ def test_a_checkpoint_of_the_old_format_is_refused_with_what_to_do(monkeypatch, 
     assert (tmp_path / "run" / "journal").read_bytes() == b"0" * 48
 
 
+def test_a_state_from_a_device_that_is_not_here_is_read_to_the_cpu():
+    assert folder._here("numbers", "cuda:77") == "numbers"
+    assert folder._here("numbers", "cpu") is None
+
+
 def test_a_run_that_is_refused_before_it_begins_leaves_nothing(tmp_path):
     with (
         dpbnn.BudgetAccountant(epsilon=1e-3, delta=1e-3),
@@ -189,6 +197,24 @@ def test_a_run_that_is_refused_before_it_begins_leaves_nothing(tmp_path):
     ):
         fit(checkpoint=tmp_path / "run", unsafe_seed=None)
     assert not (tmp_path / "run").exists()
+    with pytest.raises(dpbnn.DpbnnError, match="59 and 60 rows"):
+        fit(x=X[:-1], checkpoint=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_somebody_deletes_of_a_run_that_goes_on_does_not_make_it_a_new_one(monkeypatch, tmp_path):
+    update = dpbnn.SGD.update
+
+    def deleting(self, state, noisy, step):
+        if step == 3:
+            (tmp_path / "run" / "state").unlink()
+            raise Interrupt
+        return update(self, state, noisy, step)
+
+    monkeypatch.setattr(dpbnn.SGD, "update", deleting)
+    with pytest.raises(Interrupt):
+        fit(checkpoint=tmp_path / "run")
+    assert lines_in(tmp_path / "run") == 4
 
 
 def test_checkpoints_that_take_long_to_write_are_written_less_often(monkeypatch, tmp_path):

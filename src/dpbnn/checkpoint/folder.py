@@ -41,15 +41,15 @@ class Saved:
 
 
 class Checkpoint:
-    """A folder whose lock this worker holds; `saved` is the run that was interrupted, None if there is none."""
+    """A folder whose lock this worker holds."""
 
     def __init__(self, claim: Claim, take_over: bool) -> None:
         self.path = claim.folder
-        self.saved: Saved | None = None
+        self._saved: Saved | None = None
         self._lines: list[Line] = []
         self._claim = claim
         self._state, self._journal_file = self.path / STATE, self.path / JOURNAL
-        self._written, self._cost = -math.inf, 0.0
+        self._written, self._cost, self._is_begun = -math.inf, 0.0, False
         with explained(self.path):
             values = self._read()
             claim.take(take_over, is_begun=values is not None)
@@ -60,6 +60,11 @@ class Checkpoint:
                 self._begin()
             else:
                 self._resume(values)
+
+    def resumed(self) -> Saved | None:
+        """The run that was interrupted, or None; it is handed out once, since it may be large."""
+        saved, self._saved = self._saved, None
+        return saved
 
     def is_due(self, seconds: float) -> bool:
         """Whether the state was written more than `seconds` ago, and writing it again costs a twentieth of the time."""
@@ -85,7 +90,7 @@ class Checkpoint:
         values = vars(saved) | of_journal | {"version": VERSION}
         with explained(self.path):
             replace_file(self._state, self._claim.token, lambda file: torch.save(values, file), self._claim.check)
-        self._key = _name_of(saved.key)
+        self._key, self._is_begun = _name_of(saved.key), True
         self._written = time.monotonic()
         self._cost = self._written - start
 
@@ -125,7 +130,7 @@ class Checkpoint:
 
     def close(self) -> None:
         """Leave nothing behind where no run has begun."""
-        if self._state.exists() or not self.path.exists():
+        if self._is_begun:
             return
         with suppress(OSError, DpbnnError):
             self._claim.check()
@@ -135,7 +140,7 @@ class Checkpoint:
         if not self._state.exists():
             return None
         try:
-            values = torch.load(self._state, weights_only=True)
+            values = torch.load(self._state, map_location=_here, weights_only=True)
             version = values["version"]
         except Exception as error:  # a damaged file raises anything
             raise DpbnnError(
@@ -163,8 +168,8 @@ class Checkpoint:
     def _resume(self, values: Mapping[str, Any]) -> None:
         self._journal = Journal(self._journal_file, values["run"])
         self._lines = self._journal.resume(values["length"], values["digest"])
-        self.saved = Saved(**{field.name: values[field.name] for field in fields(Saved)})
-        self._key = _name_of(self.saved.key)
+        self._saved = Saved(**{field.name: values[field.name] for field in fields(Saved)})
+        self._key, self._is_begun = _name_of(self._saved.key), True
 
     def _catch_up(self, ledger: Ledger) -> None:
         for line in self._journal.further():
@@ -175,8 +180,9 @@ class Checkpoint:
 
     def _clear_away(self) -> None:
         """What was not written to its end, also by a former owner that is paused: it would hold a key."""
-        for file in self.path.glob(f"*{NEW}"):
-            file.unlink(missing_ok=True)
+        for file in self.path.iterdir():
+            if file.name not in FILES:
+                file.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -208,9 +214,21 @@ def _made(path: Any) -> Path:
         names = {file.name for file in folder.iterdir()}
     except OSError as error:
         raise DpbnnError(f"checkpoint {folder} must be a folder that can be made: {error.strerror}.") from error
-    if any(name not in FILES and not name.endswith(NEW) for name in names):
+    if any(name not in FILES and not _is_unfinished(name) for name in names):
         raise DpbnnError(f"checkpoint {folder} exists and is no checkpoint; choose another path.")
     return folder
+
+
+def _is_unfinished(name: str) -> bool:
+    """Whether it is the name of a file of ours that was not written to its end."""
+    return name.endswith(NEW) and name.partition(".")[0] in FILES
+
+
+def _here(storage: Any, location: str) -> Any:
+    """Numbers stay on the device that they were on, or on the CPU if there is no such device here."""
+    device = torch.device(location)
+    is_missing = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
+    return storage if is_missing else None
 
 
 def _name_of(key: bytes) -> bytes:
