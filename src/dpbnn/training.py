@@ -240,7 +240,8 @@ class Run:
         state = work.method.restored(_initial_state(work), saved.state["method"])
         ledger, now, how = Ledger(work.plan, folder.charges()), _environment(work), saved.state["how"]
         position = Position(work, state, ledger, saved.digests, now, how, saved.step)
-        return position if now == saved.environment else _with_fresh_key(position, folder)
+        is_same = now == saved.environment and not folder.is_taken_over
+        return position if is_same else _with_fresh_key(position, folder)
 
 
 def steps_from(position: Position) -> Steps:

@@ -17,10 +17,11 @@ from itertools import count
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import dpbnn
-from dpbnn.checkpoint import claim, locked
+from dpbnn.checkpoint import claim, locked, opened
 from dpbnn.types import DpbnnError, DpbnnWarning
 from tests.checkpoint.crashing import at_call, note_used_releases, used_releases
 from tests.checkpoint.interrupting import (
@@ -196,7 +197,25 @@ def test_a_checkpoint_that_does_not_say_whose_it_is_must_be_taken_over(monkeypat
         damage(tmp_path / "run" / "owner")
         with pytest.raises(DpbnnError, match=r"does not say whose it is|whose name is damaged"):
             fit(checkpoint=tmp_path / "run")
-        assert same_weights(fit(checkpoint=tmp_path / "run", take_over=True), fit())
+        key = torch.load(tmp_path / "run" / "state", weights_only=True)["key"]
+        noises = Noises(monkeypatch)
+        with pytest.warns(DpbnnWarning, match="2 of its steps are charged again"):
+            fit(checkpoint=tmp_path / "run", take_over=True)
+        assert len(noises.keys) == 1
+        assert key not in noises.keys
+
+
+def test_a_checkpoint_that_is_taken_over_and_taken_back_gets_a_fresh_key_too(monkeypatch, tmp_path):
+    fit_interrupted(monkeypatch, "clip_and_sum", 3, checkpoint=tmp_path / "run")
+    first_key = saved_in(tmp_path / "run").key
+    with monkeypatch.context() as patch:
+        elsewhere(patch)
+        with opened(tmp_path / "run", take_over=True):
+            pass  # it crashes before it writes anything
+    noises = Noises(monkeypatch)
+    with pytest.warns(DpbnnWarning, match="2 of its steps are charged again"):
+        fit(checkpoint=tmp_path / "run", take_over=True)
+    assert first_key not in noises.keys
 
 
 def test_taking_over_what_is_ones_own_changes_nothing(monkeypatch, tmp_path):

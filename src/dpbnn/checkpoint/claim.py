@@ -48,15 +48,18 @@ class Claim:
         self._owner, self._lock = folder / OWNER, folder / LOCK
         self._descriptor = descriptor
 
-    def take(self, take_over: bool, is_begun: bool) -> None:
-        """Write down that the folder is this worker's; refuse one of another host that is not to be taken over.
+    def take(self, take_over: bool, is_begun: bool) -> bool:
+        """Write down that the folder is this worker's, and say whether it was another host's until now.
+
+        One of another host is refused, unless it is to be taken over.
 
         This comes before the journal is read: a line that a former owner writes later than that is one after which it
         does not find its token any more.
         """
         with explained(self.folder):
             former = self._read()
-        if not take_over and (is_begun if former is None else former["host"] != host()):
+        is_foreign = is_begun if former is None else former["host"] != host()
+        if is_foreign and not take_over:
             whose = "does not say whose it is" if former is None else f"belongs to a worker on {former['host']}"
             raise DpbnnError(
                 f"{self.folder} {whose}, and this is {host()}. If no other worker goes on with it, take it over: "
@@ -66,6 +69,7 @@ class Claim:
         values = json.dumps({"host": host(), "token": self.token}).encode()
         with explained(self.folder):
             replace_file(self._owner, self.token, lambda file: file.write(values))
+        return is_foreign
 
     def check(self) -> None:
         """Stop if the folder is not this worker's any more."""

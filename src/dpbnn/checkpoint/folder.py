@@ -41,7 +41,7 @@ class Saved:
 
 
 class Checkpoint:
-    """A folder whose lock this worker holds."""
+    """A folder whose lock this worker holds; whether it was another host's until now is `is_taken_over`."""
 
     def __init__(self, claim: Claim, take_over: bool) -> None:
         self.path = claim.folder
@@ -52,7 +52,7 @@ class Checkpoint:
         self._written, self._cost, self._is_begun = -math.inf, 0.0, False
         with explained(self.path):
             values = self._read()
-            claim.take(take_over, is_begun=values is not None)
+            self.is_taken_over = claim.take(take_over, is_begun=values is not None)
             if (values is not None) != self._state.exists():
                 raise DpbnnError(f"{self.path} is worked on by another process or thread; wait until it ends.")
             self._clear_away()
