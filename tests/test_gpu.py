@@ -8,6 +8,7 @@ from torch import nn
 import dpbnn
 from dpbnn.clipping import check_model, clip_and_sum, clipped_gradient_sum
 from dpbnn.privacy.randomness import Randomness
+from tests.checkpoint.interrupting import fit_interrupted
 from tests.clipping.test_engines import MODELS as FALLBACKS
 from tests.clipping.test_engines import Wrapped
 from tests.clipping.test_joint import MODELS as JOINT
@@ -16,7 +17,7 @@ from tests.clipping.test_rules import LAYERS, build, records
 from tests.clipping.test_sensitivity import distance, nearly_cancelling
 from tests.methods.test_contract import EVERY, PRIVATE, X, Y, same
 from tests.methods.test_contract import network as with_dropout
-from tests.test_training import fit, fit_interrupted, network, same_weights
+from tests.test_training import fit, network, same_weights
 from tests.truth import assert_equals_truth, clipped_sum
 
 pytestmark = [

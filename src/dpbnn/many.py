@@ -145,11 +145,15 @@ def _train(runs: list[Run], positions: list[Position], progress: bool) -> list[P
     with on_current_device(device):
         if len(runs) == 1:
             return [_last(runs[0], positions[0], progress)]
-        together = RecordedSteps([run.work for run in runs], [position.state for position in positions], 0)
+        ledgers = [position.ledger for position in positions]
+        states = [position.state for position in positions]
+        together = RecordedSteps([run.work for run in runs], states, 0, ledgers=ledgers)
         for step in tracked(range(steps), f"training {len(runs)} runs", progress):
-            for position in positions:
-                position.ledger.enter(step, step)
+            for ledger in ledgers:
+                ledger.enter(step, step)
             states = together.all_at_once(step)
+            for ledger in ledgers:
+                ledger.use(step, step)
     reached = zip(positions, states, strict=True)
     return [replace(position, state=state, how=together.how, step=steps) for position, state in reached]
 

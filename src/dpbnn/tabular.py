@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from dpbnn._warn import muted, warn
-from dpbnn.checkpoint import Checkpoint
+from dpbnn.checkpoint import opened
 from dpbnn.choosing import NOISE_LEVEL, Chosen, Facts
 from dpbnn.draft import Draft
 from dpbnn.generators import Generators, drawing_from
@@ -52,6 +52,7 @@ def train(
     *,
     seed: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    take_over: bool = False,
     progress: bool = False,
     findings: Sequence[Finding] = (),
 ) -> Draft:
@@ -65,6 +66,7 @@ def train(
         ledger: opened for the plan and the purchases that were chosen.
         seed: for the first weights and the method's own draws.
         checkpoint: a folder from which an interrupted run continues; removing it is left to the caller.
+        take_over: whether to go on with it also where it belongs to a worker on another host.
         progress: whether to show a bar.
         findings: of the guard, to be noted in the release.
 
@@ -72,8 +74,7 @@ def train(
     """
     if chosen.caution:
         warn(chosen.caution)
-    folder = None if checkpoint is None else Checkpoint(checkpoint)
-    with muted(*EXPECTED):
+    with muted(*EXPECTED), opened(checkpoint, take_over) as folder:
         network, method = _network(facts, chosen, seed), _method(chosen, facts.rows)
         run = prepared(network, X, y, method, chosen.plan, _likelihood(facts), seed).inspected(X, y)
         run = replace(run, findings=(*findings, *run.findings))

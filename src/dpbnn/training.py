@@ -5,7 +5,7 @@ update -> posterior + guarantee = release. What comes after the noise is never h
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from dpbnn import _validate, guard
 from dpbnn._warn import warn
-from dpbnn.checkpoint import Checkpoint, Saved, digests
+from dpbnn.checkpoint import Checkpoint, Saved, current_environment, digests_of, opened
 from dpbnn.clipping import check_model
 from dpbnn.clipping.objective import wide
 from dpbnn.diagnostics import Diagnostics
@@ -32,7 +32,7 @@ from dpbnn.preparation import (
     refuse_several_processes,
     remarks,
 )
-from dpbnn.privacy.ledger import FRESH_KEY, Ledger, fingerprint
+from dpbnn.privacy.ledger import Ledger, fingerprint
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.purchases import LedgerError
 from dpbnn.privacy.randomness import Randomness
@@ -60,6 +60,7 @@ def fit(
     execution: Execution | None = None,
     checkpoint: Any = None,
     keep_checkpoint: bool = False,
+    take_over: bool = False,
     progress: bool = True,
     public_data: tuple[Any, Any] | None = None,
     unsafe_diagnostics: bool = False,
@@ -79,8 +80,12 @@ def fit(
         device: where to train; the model's own by default.
         execution: speed and memory.
         checkpoint: a folder; an interrupted run that is started again with it continues. It is as secret as the data,
-            must lie outside of anything published, and is removed at the end.
+            must lie outside of anything published, must not be copied, and is removed at the end. One process at a time
+            works on it. Where a run goes on with another device, precision, number of threads or version, it draws its
+            noise afresh, and steps since the last state are charged again.
         keep_checkpoint: leave that to the caller: until it is removed, the same call gives the same release again.
+        take_over: continue also a checkpoint of another host, whose worker is gone or must stop: if it still runs, it
+            stops before its next release. Has no effect on a checkpoint of this host.
         progress: whether to show a progress bar, if there is a terminal.
         public_data: (X, y) that are declared public, to be measured on along the way.
         unsafe_diagnostics: keep clip shares, norms and batch sizes, which have no noise; voids the guarantee.
@@ -94,15 +99,15 @@ def fit(
         Everything visible depends on the records only through the noisy sums.
         A resumed run ends as an uninterrupted one.
     """
-    run = prepared(model, X, y, method, plan, likelihood, seed, device, execution, unsafe_diagnostics, unsafe_seed)
-    measure = PublicMeasure.on(run.work.checked, public_data, plan.steps)
-    run = run.inspected(X, y, public_data)
-    folder = None if checkpoint is None else Checkpoint(checkpoint)
+    with opened(checkpoint, take_over) as folder:
+        run = prepared(model, X, y, method, plan, likelihood, seed, device, execution, unsafe_diagnostics, unsafe_seed)
+        measure = PublicMeasure.on(run.work.checked, public_data, plan.steps)
+        run = run.inspected(X, y, public_data)
 
-    ledger = Ledger.open(run.work.plan, is_void=bool(_voided_by(run.work)))
-    release = run.release(run.trained(ledger, folder, measure, progress), measure)
-    if folder is not None and not keep_checkpoint:
-        folder.remove()
+        ledger = Ledger.open(run.work.plan, is_void=bool(_voided_by(run.work)))
+        release = run.release(run.trained(ledger, folder, measure, progress), measure)
+        if folder is not None and not keep_checkpoint:
+            folder.remove()
     return release
 
 
@@ -153,6 +158,7 @@ class Position:
     state: Any
     ledger: Ledger
     digests: Mapping[str, bytes]
+    environment: Mapping[str, str] = field(default_factory=dict)
     how: str = ""
     step: int = 0
 
@@ -189,16 +195,18 @@ class Run:
                 for reached in self.steps(position, folder):
                     position, now = reached, partial(method.to_posterior, reached.state)
                     display(position.step, "" if measure is None else measure.after(position.step, now))
+        if folder is not None:
+            _save(position, folder)  # until it is removed, the same call gives the same again
         return position
 
     def begin(self, folder: Checkpoint | None = None, ledger: Ledger | None = None) -> Position:
         """The first step, or where an interrupted run was; without a ledger that was opened it cannot be released."""
         ledger = Ledger(self.work.plan) if ledger is None else ledger
-        if folder is not None and (saved := folder.read()) is not None:
+        if folder is not None and (saved := folder.resumed()) is not None:
             return self._resume(saved, folder, ledger)
-        of_run = {} if folder is None else _digests(self.work)
-        position = Position(self.work, _initial_state(self.work), ledger, of_run)
+        position = Position(self.work, _initial_state(self.work), ledger, {})
         if folder is not None:
+            position = replace(position, digests=_digests(self.work), environment=_environment(self.work))
             _save(position, folder)
         return position
 
@@ -210,20 +218,24 @@ class Run:
             if folder is None:
                 ledger.enter(step, step)
                 state = steps.release_and_take(state, step)
+                ledger.use(step, step)
             else:
                 noisy = steps.release(state, step)
                 mark = fingerprint(noisy)
                 if ledger.has_charged(step) and not ledger.holds(step, mark):
                     # Not what was released before the interruption: drop it, and draw everything afresh from here on.
+                    ledger.drop()
                     position = _with_fresh_key(position, folder)
                     steps = steps_from(position)
                     noisy = steps.release(state, step)
                     mark = fingerprint(noisy)
-                if not ledger.holds(step, mark) and ledger.can_afford(step):
-                    ledger.enter(step, mark)
-                    folder.note(step, mark)
+                if not ledger.holds(step, mark):
+                    folder.charge(ledger, step, mark)
                 if ledger.holds(step, mark):
+                    ledger.use(step, mark)
                     state = steps.take(state, noisy, step)
+                else:
+                    ledger.drop()
             position = replace(position, state=state, step=step + 1, how=steps.how)
             if folder is not None and folder.is_due(self.work.execution.checkpoint_seconds):
                 _save(position, folder)
@@ -263,25 +275,33 @@ class Run:
         folder.check(saved, _digests(work))
         state = work.method.restored(_initial_state(work), saved.state["method"])
         ledger.resume(folder.charges())
-        return Position(work, state, ledger, saved.digests, step=saved.step)
+        now, how = _environment(work), saved.state["how"]
+        position = Position(work, state, ledger, saved.digests, now, how, saved.step)
+        is_same = now == saved.environment and not folder.is_taken_over
+        return position if is_same else _with_fresh_key(position, folder)
 
 
 def steps_from(position: Position) -> Steps:
     """Recorded on a CUDA device, where the model and the method can be; one by one elsewhere."""
     reason = why_not_recorded(position.work, position.state, position.step)
     if reason is None:
-        return RecordedSteps([position.work], [position.state], position.step)
+        return RecordedSteps([position.work], [position.state], position.step, ledgers=[position.ledger])
     if reason:
         warn(f"Steps are taken one by one, which is slower: {reason}.")
-    return EagerSteps(position.work, position.step)
+    return EagerSteps(position.work, position.step, position.ledger)
 
 
 def _with_fresh_key(position: Position, folder: Checkpoint) -> Position:
     work = replace(position.work, randomness=position.work.randomness.renewed())
     position = replace(position, work=work, digests=_digests(work))
-    position.ledger.forget_marks()
     _save(position, folder)  # first: with the old key, forgotten marks would let its noise be used again
-    folder.note(FRESH_KEY, 0)
+    position.ledger.forget_marks()
+    again = len(position.ledger.charges) - position.step
+    if again > 0:
+        warn(
+            f"The run goes on otherwise than it was interrupted (another machine, version or precision), and so with "
+            f"fresh noise: {again} of its steps are charged again, and as many will be missing at its end."
+        )
     return position
 
 
@@ -292,8 +312,13 @@ def _initial_state(work: Work) -> Any:
 
 def _save(position: Position, folder: Checkpoint) -> None:
     work = position.work
-    state = {"seed": work.seed, "method": work.method.state_to_save(position.state)}
-    folder.write(Saved(work.randomness.key, work.randomness.source, position.step, state, position.digests))
+    state = {"seed": work.seed, "method": work.method.state_to_save(position.state), "how": position.how}
+    secret = work.randomness.key, work.randomness.source
+    folder.write(Saved(*secret, position.step, state, position.digests, position.environment))
+
+
+def _environment(work: Work) -> dict[str, str]:
+    return current_environment(work.device, work.execution, work.checked.engine, type(work.records).__name__)
 
 
 def _digests(work: Work) -> dict[str, bytes]:
@@ -303,7 +328,7 @@ def _digests(work: Work) -> dict[str, bytes]:
         "the likelihood": repr(work.checked.objective.likelihood),
         "unsafe_diagnostics": repr(work.diagnostics.wanted),
     }
-    return digests(work.randomness.key, work.records, work.checked.objective.model, settings)
+    return digests_of(work.randomness.key, work.records, work.checked.objective.model, settings)
 
 
 def _voided_by(work: Work) -> list[str]:

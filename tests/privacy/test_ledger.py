@@ -9,7 +9,7 @@ from torch import nn
 import dpbnn
 from dpbnn.privacy.budget import Together, composed_epsilon
 from dpbnn.privacy.guarantee import Circumstances, PrivacyGuarantee
-from dpbnn.privacy.ledger import FRESH_KEY, Ledger, SearchLedger, fingerprint
+from dpbnn.privacy.ledger import Ledger, SearchLedger, fingerprint
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.purchases import Entry, LedgerError
 from dpbnn.types import NoisySum
@@ -56,12 +56,18 @@ def test_a_step_that_is_repeated_bit_for_bit_is_charged_once():
     assert not ledger.can_afford(2)
 
 
-def test_after_a_fresh_key_nothing_is_known_but_everything_stays_charged():
-    ledger = Ledger(plan(1.0, 3), [(0, 10), (1, 11), (FRESH_KEY, 0), (0, 20)])
+def test_releases_with_another_key_are_not_known_but_stay_charged():
+    ledger = Ledger(plan(1.0, 3), [(0, None), (1, None), (0, 20)])
     assert ledger.holds(0, 20)
     assert not ledger.has_charged(1)
     assert len(ledger.charges) == 3
     assert not ledger.can_afford(1)
+
+
+def test_a_line_of_the_journal_for_which_there_is_no_room_is_not_a_release():
+    ledger = Ledger(plan([(1.0, 1), (2.0, 2)], 3), [(0, 10), (0, 11), (1, 12)])
+    assert ledger.charges == [(0, 10), (1, 12)]
+    assert not ledger.holds(0, 11)
 
 
 def test_the_smallest_change_anywhere_changes_the_fingerprint():
@@ -164,9 +170,9 @@ def test_after_it_is_settled_nothing_is_released_any_more():
 
 def test_a_run_is_resumed_before_anything_else_is_charged():
     ledger = Ledger.open(plan(5.0, 3))
-    ledger.resume([(0, 10), (FRESH_KEY, 0), (0, 20)])
+    ledger.resume([(0, None), (0, 20)])
     assert ledger.holds(0, 20)
-    assert ledger.charges == [(0, 10), (0, 20)]
+    assert ledger.charges == [(0, None), (0, 20)]
     with pytest.raises(LedgerError, match="after it has begun"):
         ledger.resume([(0, 10)])
 
@@ -176,7 +182,7 @@ def test_a_step_that_is_not_charged_stops_the_release(monkeypatch):
     how = {"method": dpbnn.SGD(0.1), "likelihood": dpbnn.Categorical(), "progress": False}
     enter = Ledger.enter
     monkeypatch.setattr(Ledger, "enter", lambda self, step, mark: step and enter(self, step, mark))
-    with pytest.raises(LedgerError, match="1 of the plan's 4 steps were not charged"):
+    with pytest.raises(LedgerError, match="step 0 was to be used and was not charged"):
         dpbnn.fit(nn.Linear(2, 2), x, y, plan=plan(5.0, 4), **how)
 
 
@@ -263,3 +269,35 @@ def test_a_guarantee_is_complete_when_it_is_made():
     assert replace(made, random_source=expected.random_source, voided_by=()) == expected
     with pytest.raises(dpbnn.DpbnnError, match="adjacency must be one of"):
         PrivacyGuarantee.for_ledger(ledger, Circumstances("nearby"), random_source="a coin")
+
+
+def test_every_sum_that_has_got_its_noise_is_charged_before_it_is_used_or_dropped():
+    ledger = Ledger.open(plan(5.0, 3))
+    with pytest.raises(LedgerError, match="knows nothing of"):
+        ledger.drop()
+    ledger.made()
+    with pytest.raises(LedgerError, match="before the one before it was charged"):
+        ledger.made()
+    with pytest.raises(LedgerError, match="step 0 was to be used and was not charged"):
+        ledger.use(0, 7)
+    ledger.enter(0, 7)
+    ledger.use(0, 7)
+    for step in (1, 2):
+        ledger.enter(step, step)
+    ledger.made()
+    with pytest.raises(LedgerError, match="neither charged nor dropped"):
+        ledger.settle()
+    ledger.drop()
+    ledger.settle()
+    with pytest.raises(LedgerError, match="after the run"):
+        ledger.made()
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_step_whose_noise_is_drawn_twice_or_out_of_the_ledgers_sight_stops_the_run(monkeypatch, times):
+    x, y = torch.zeros(100, 2), torch.zeros(100, dtype=torch.long)
+    how = {"method": dpbnn.SGD(0.1), "likelihood": dpbnn.Categorical(), "progress": False}
+    made = Ledger.made
+    monkeypatch.setattr(Ledger, "made", lambda self: [made(self) for _ in range(times)])
+    with pytest.raises(LedgerError, match="a sum was"):
+        dpbnn.fit(nn.Linear(2, 2), x, y, plan=plan(5.0, 4), **how)

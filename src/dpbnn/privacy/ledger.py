@@ -21,12 +21,10 @@ from dpbnn.privacy.purchases import Entry, LedgerError, Permit, PurchaseFile, Pu
 from dpbnn.schedule import by_step
 from dpbnn.types import NoisySum
 
-__all__ = ["FRESH_KEY", "Charge", "Ledger", "SearchCost", "SearchLedger", "Settled", "fingerprint"]
+__all__ = ["Charge", "Ledger", "SearchCost", "SearchLedger", "Settled", "fingerprint"]
 
-Charge = tuple[int, int]
-"""A step and the fingerprint of what it released."""
-FRESH_KEY = -1
-"""Stands in the place of a step where a run went on with a fresh key."""
+Charge = tuple[int, int | None]
+"""A step and the fingerprint of what it released; None where its noise came from another key than the run's."""
 CHOICE = "the choice between the candidates"
 
 
@@ -73,6 +71,7 @@ class Ledger:
         No noise level is ever charged for more steps than the plan has at that level.
         A step that is repeated bit for bit is charged once.
         Opening a ledger charges the open budget once.
+        Every sum that has got its noise is charged before it is used, or dropped.
         Nothing is released from a ledger that was not opened.
         Nothing is released before every step and every purchase of the plan is made.
         After it is settled nothing is released any more.
@@ -89,6 +88,7 @@ class Ledger:
         self._declared: tuple[Entry, ...] = ()
         self._search: SearchLedger | None = None
         self._is_closed = False
+        self._has_sum = False
         earlier, self.charges = self.charges, []
         self.resume(earlier)
 
@@ -146,11 +146,13 @@ class Ledger:
         """Enter what an interrupted run has charged, before anything else is."""
         if self.charges:
             raise LedgerError("a run is resumed after it has begun")
-        for step, mark in charges:
-            if step == FRESH_KEY:
-                self.forget_marks()
-            else:
-                self.enter(step, mark)
+        for charge in charges:
+            self.replay(*charge)
+
+    def replay(self, step: int, mark: int | None) -> None:
+        """Charge what a journal holds; a line of it for which the plan has no room was never used (see there)."""
+        if self.can_afford(step):
+            self.enter(step, mark)
 
     def holds(self, step: int, mark: int) -> bool:
         """Whether this very release of this step has been charged."""
@@ -168,15 +170,34 @@ class Ledger:
         """Whether the plan has room for one more release at this step's noise."""
         return self._left[self.plan.noise_at(step)] > 0
 
-    def enter(self, step: int, mark: int) -> None:
+    def enter(self, step: int, mark: int | None) -> None:
         """Charge a release, before anybody sees it."""
         is_known = 0 <= step < len(self._level_at)
         level = self._level_at[step] if is_known else self.plan.noise_at(step)  # which refuses it
         if self._left[level] <= 0 or self._is_closed:
             raise LedgerError(f"step {step} is beyond the plan")
         self._left[level] -= 1
-        self._last_of_step[step] = mark
+        if mark is not None:
+            self._last_of_step[step] = mark
         self.charges.append((step, mark))
+
+    def made(self) -> None:
+        """A sum has got its noise: it is one that `use` or `drop` speaks of next."""
+        if self._has_sum or self._is_closed:
+            raise LedgerError("a sum was made before the one before it was charged, or after the run")
+        self._has_sum = True
+
+    def use(self, step: int, mark: int) -> None:
+        """The sum that was made is used from here on; it must have been charged."""
+        if not self.holds(step, mark):
+            raise LedgerError(f"step {step} was to be used and was not charged")
+        self.drop()
+
+    def drop(self) -> None:
+        """The sum that was made is not used, and is gone."""
+        if not self._has_sum:
+            raise LedgerError("a sum was to be used that the ledger knows nothing of")
+        self._has_sum = False
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -197,6 +218,8 @@ class Ledger:
         """Raise unless every step and purchase was made, and close."""
         if self._purchases is None:
             raise LedgerError("a release was to be made from a ledger that was never charged")
+        if self._has_sum:
+            raise LedgerError("a sum was made and neither charged nor dropped")
         if any(self._left.values()):
             raise LedgerError(f"{sum(self._left.values())} of the plan's {self.plan.steps} steps were not charged")
         if missing := self._purchases.missing():

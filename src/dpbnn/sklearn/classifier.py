@@ -46,6 +46,7 @@ class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc
         dataset_size: int | None = None,
         max_records_per_person: int = 1,
         checkpoint: Any = None,
+        take_over: bool = False,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:

@@ -3,7 +3,6 @@
 import pickle
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -22,7 +21,7 @@ from dpbnn.privacy.contributions import kept_rows
 from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.sklearn.callers import learned_before, warn_of_searches
-from dpbnn.sklearn.fitting import Candidate, Rows, Terms, as_bounds, unfinished
+from dpbnn.sklearn.fitting import Candidate, Rows, Terms, Unfinished, as_bounds, unfinished
 from dpbnn.tabular import train
 from dpbnn.types import DpbnnError
 
@@ -64,6 +63,7 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         dataset_size: the public number of rows; None takes the number that is given for public.
         max_records_per_person: how many rows one person may have; with `groups`, further ones are dropped.
         checkpoint: a folder from which an interrupted fit continues.
+        take_over: continue also a checkpoint of another host, whose worker is gone or must stop.
         random_state: for the first weights and the draws of predictions; never for sampling or noise.
         verbose: whether to show a progress bar.
     """
@@ -77,6 +77,7 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
     dataset_size: int | None
     max_records_per_person: int
     checkpoint: Any
+    take_over: bool
     random_state: Any
     verbose: bool
 
@@ -110,11 +111,12 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         if self._is_repeated(*data):
             return self
         self._warn_of_what_is_taken()
-        with unfinished(own.checkpoint) as folder:
+        with unfinished(own.checkpoint, own.take_over) as folder:
             terms = own._terms(len(rows.X), rows.X.shape[1], rows.outputs)
             ledger = Ledger.open(terms.chosen.plan, terms.chosen.purchases, file=folder.ledger)
-            candidate = own._trained(rows, terms, ledger, folder.training)
+            candidate = own._trained(rows, terms, ledger, folder)
             fitted = candidate.released(own._circumstances(rows.assumptions))
+            folder.check()
             self._become(fitted | {"_fitted_on": own._remembered(*data)})
         return self
 
@@ -235,11 +237,13 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         """What was taken from the data for public."""
         return ()
 
-    def _trained(self, rows: Rows, terms: Terms, ledger: Ledger, checkpoint: Path | None = None) -> Candidate:
+    def _trained(self, rows: Rows, terms: Terms, ledger: Ledger, folder: Unfinished | None = None) -> Candidate:
         """All that sees records happens here, paid for by the ledger."""
         warn_of_searches()
         findings = learned_before(terms.chosen.plan)
+        folder = folder or Unfinished()
         bounds = {} if terms.bought is None else self._bought_bounds(rows, terms.bought, ledger)
+        folder.check()
         fitted = self._snapshot()
         fitted.__dict__.update({**rows.public, **bounds})
         draft = train(
@@ -249,7 +253,8 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
             terms.chosen,
             ledger,
             seed=None if self.random_state is None else self._seed(),
-            checkpoint=checkpoint,
+            checkpoint=folder.training,
+            take_over=folder.take_over,
             progress=self.verbose,
             findings=findings,
         )

@@ -1,8 +1,7 @@
 """The parts of a fit: private rows, what is settled before they are looked at, and what training leaves."""
 
 import os
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpbnn import _validate
+from dpbnn.checkpoint import LOCK, OWNER, locked
 from dpbnn.choosing import Chosen, Facts
 from dpbnn.draft import Draft
 from dpbnn.privacy.bounds import Bounds, Purchase
@@ -72,15 +72,20 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """Where an interrupted fit keeps what it has bought and trained: nowhere, or in a folder as secret as the data."""
+    """Where an interrupted fit keeps what it has bought and trained: nowhere, or in a folder as secret as the data.
+
+    `check` stops a worker whose fit was taken over by another host: what it has bought since then is used by nobody.
+    """
 
     ledger: PurchaseFile | None = None
     training: Path | None = None
+    take_over: bool = False
+    check: Callable[[], None] = lambda: None
 
 
 @contextmanager
-def unfinished(checkpoint: Any) -> Iterator[Unfinished]:
-    """The folder of a fit, which is gone once the fit is done, and stays where it fails."""
+def unfinished(checkpoint: Any, take_over: bool) -> Iterator[Unfinished]:
+    """The folder of a fit, which one worker has for itself; gone once the fit is done, it stays where that fails."""
     if checkpoint is None:
         yield Unfinished()
         return
@@ -88,16 +93,23 @@ def unfinished(checkpoint: Any) -> Iterator[Unfinished]:
         _validate.refuse("checkpoint", "the path of a folder", checkpoint)
     folder = Path(checkpoint)
     left = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
-    if (folder.exists() and not folder.is_dir()) or (left and not left & {LEDGER, TRAINING}):
+    if (folder.exists() and not folder.is_dir()) or not left <= {LEDGER, TRAINING, LOCK, OWNER}:
         raise DpbnnError(f"checkpoint {folder} exists and is no checkpoint; choose another path.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        yield Unfinished(PurchaseFile(folder / LEDGER), folder / TRAINING)
-    except BaseException:
-        with suppress(OSError):
-            folder.rmdir()  # if nothing was bought or trained
-        raise
-    shutil.rmtree(folder)
+    with locked(folder) as claim:
+        claim.take(take_over, is_begun=_is_begun(folder))
+        try:
+            yield Unfinished(PurchaseFile(folder / LEDGER), folder / TRAINING, take_over, claim.check)
+        except BaseException:
+            with suppress(OSError):
+                if not _is_begun(folder):  # nothing was bought or trained
+                    claim.remove_folder()
+            raise
+        claim.remove_folder()
+
+
+def _is_begun(folder: Path) -> bool:
+    return any((folder / name).exists() for name in (LEDGER, TRAINING))
 
 
 def as_bounds(name: str, given: Any, columns: int) -> Bounds:

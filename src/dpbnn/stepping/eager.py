@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from dpbnn.generators import drawing_from
+from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.mechanism import add_noise
 from dpbnn.records import Batch
 from dpbnn.stepping.read_ahead import read_ahead
@@ -15,12 +16,12 @@ __all__ = ["EagerSteps"]
 
 
 class EagerSteps:
-    """Each step's operations are issued as it comes."""
+    """Each step's operations are issued as it comes; the ledger, if there is one, is told of every sum."""
 
     how = "one by one"
 
-    def __init__(self, work: Work, first_step: int) -> None:
-        self._work = work
+    def __init__(self, work: Work, first_step: int, ledger: Ledger | None = None) -> None:
+        self._work, self._ledger = work, ledger
         self._batches = self._read(first_step)
 
     def release(self, state: Any, step: int) -> NoisySum:
@@ -31,6 +32,8 @@ class EagerSteps:
             x, y = next(self._batches)
         work.method.begin_step(state, step)
         clipped = work.clipped(state, step, x, y, masks=masks, observe=work.diagnostics.observer(step))
+        if self._ledger is not None:
+            self._ledger.made()
         return add_noise(clipped, work.plan.noise_at(step), work.randomness, step)
 
     def take(self, state: Any, noisy: NoisySum, step: int) -> Any:

@@ -23,6 +23,7 @@ from dpbnn.clipping.gradient import LARGEST_PART
 from dpbnn.clipping.objective import wide
 from dpbnn.generators import drawing_from
 from dpbnn.one_piece import in_one_piece, joined
+from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.mechanism import add_noise
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.records import ResidentRecords
@@ -66,12 +67,20 @@ def why_not_recorded(work: Work, state: Any, step: int) -> str | None:
 
 
 class RecordedSteps:
-    """The steps of runs that share their device and their number of steps; their states are changed in place."""
+    """The steps of runs that share their device and their number of steps; their states are changed in place.
+
+    The ledgers of the runs, if there are any, are told of every sum.
+    """
 
     def __init__(
-        self, runs: Sequence[Work], states: Sequence[Any], first_step: int, recorder: Recorder | None = None
+        self,
+        runs: Sequence[Work],
+        states: Sequence[Any],
+        first_step: int,
+        recorder: Recorder | None = None,
+        ledgers: Sequence[Ledger] = (),
     ) -> None:
-        self._runs, self._states = list(runs), list(states)
+        self._runs, self._states, self._ledgers = list(runs), list(states), list(ledgers)
         self._noise = SharedNoise.of(runs[0].randomness, runs[0].device)
         self._masks = runs[0].randomness.masks(first_step)
         generators = self._noise.on_device, self._masks.on(runs[0].device)
@@ -106,6 +115,7 @@ class RecordedSteps:
             except (RuntimeError, NotRecordable) as error:
                 self._give_up(error, step)
             else:
+                self._tell_ledgers()
                 return self._noisy[0]
         return self._one_by_one[0].release(state, step)
 
@@ -141,12 +151,17 @@ class RecordedSteps:
             except (RuntimeError, NotRecordable) as error:
                 self._give_up(error, step)
             else:
+                self._tell_ledgers()
                 last()
                 self._end(step)
                 return self._states
         runs = zip(self._one_by_one, self._states, strict=True)
         self._states = [own.release_and_take(state, step) for own, state in runs]
         return self._states
+
+    def _tell_ledgers(self) -> None:
+        for ledger in self._ledgers:
+            ledger.made()
 
     def _begin(self, step: int) -> None:
         """What is not recorded: the methods' own draws, and the seeds of masks and noise."""
@@ -268,7 +283,8 @@ class RecordedSteps:
         reason = "out of memory" if is_memory else (str(error).strip() or type(error).__name__).splitlines()[0]
         text = f"These steps cannot be recorded and are taken one by one, which is slower: {reason}"
         warn(text)
-        self._one_by_one = [EagerSteps(work, step) for work in self._runs]
+        ledgers: Sequence[Ledger | None] = self._ledgers or [None] * len(self._runs)
+        self._one_by_one = [EagerSteps(work, step, own) for work, own in zip(self._runs, ledgers, strict=True)]
 
 
 def _copied(values: Weights, places: Weights) -> Weights:

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from dpbnn import _validate, guard
+from dpbnn.checkpoint import Claim, locked
 from dpbnn.choosing import METHODS, Chosen, Facts, choose
 from dpbnn.preparation import refuse_several_processes
 from dpbnn.privacy.bounds import Purchase, purchase
@@ -59,6 +60,7 @@ class Order:
         given: settings that are not to be chosen, by name.
         seed: for the first weights; never for sampling or noise.
         resume: continue an unfinished run.
+        take_over: also one of another host, whose worker is gone or must stop.
         progress: whether to show a bar.
     """
 
@@ -71,6 +73,7 @@ class Order:
     given: Mapping[str, Any] | None = None
     seed: int | None = None
     resume: bool = False
+    take_over: bool = False
     progress: bool = True
 
     @property
@@ -88,35 +91,38 @@ def fit_table(order: Order, schema_text: str) -> tuple[TableModel, Chosen]:
     chosen = choose(facts, order.given)
     _refuse_bad_rows(order, table)
     _begin(order, chosen)
-    with _alone(order):
+    with _alone(order) as claim:
         if not _finished(order).exists():
-            _train(order, table, facts, chosen, bought, schema_text)
-        return _hand_over(order), chosen
+            _train(order, table, facts, chosen, bought, schema_text, claim)
+        return _hand_over(order, claim), chosen
 
 
 @contextmanager
-def _alone(order: Order) -> Iterator[None]:
-    """Two processes on one unfinished run would release its steps twice. Where files cannot be locked, they may."""
-    try:
-        import fcntl
-    except ModuleNotFoundError:
-        yield
-        return
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context((order.unfinished / "lock").open("w"))
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(file.fileno()).st_ino != os.stat(file.name).st_ino or order.out.exists():
-                raise FileExistsError  # handed over, and the folder with it, before the lock was had
-        except OSError as error:
-            raise DpbnnError(f"{order.unfinished} is worked on by another process; wait for it.") from error
-        yield
+def _alone(order: Order) -> Iterator[Claim]:
+    """Two workers on one unfinished run would buy and release twice."""
+    with locked(order.unfinished) as claim:
+        if order.out.exists():
+            raise DpbnnError(
+                f"{order.unfinished} was worked on by another process, which has just written {order.out}."
+            )
+        is_begun = any((order.unfinished / name).exists() for name in ("ledger.json", "training", "release"))
+        claim.take(order.take_over, is_begun)
+        yield claim
 
 
-def _train(order: Order, table: Table, facts: Facts, chosen: Chosen, bought: Purchase | None, schema_text: str) -> None:
+def _train(
+    order: Order,
+    table: Table,
+    facts: Facts,
+    chosen: Chosen,
+    bought: Purchase | None,
+    schema_text: str,
+    claim: Claim,
+) -> None:
     schema, unfinished = order.schema, order.unfinished
     ledger = Ledger.open(chosen.plan, chosen.purchases, file=PurchaseFile(unfinished / "ledger.json"))
     encoding = _bounded(schema, table, bought, ledger)
+    claim.check()  # bounds that are bought and kept are not used by a worker whose run was taken over meanwhile
     encoded = encoding.encoded(table, with_target=True)
     assert encoded.y is not None
     draft = train(
@@ -127,6 +133,7 @@ def _train(order: Order, table: Table, facts: Facts, chosen: Chosen, bought: Pur
         ledger,
         seed=order.seed,
         checkpoint=unfinished / "training",
+        take_over=order.take_over,
         progress=order.progress,
         findings=_findings(order, chosen.plan),
     )
@@ -174,14 +181,15 @@ def _finished(order: Order) -> Path:
     return order.unfinished / "release"
 
 
-def _hand_over(order: Order) -> TableModel:
+def _hand_over(order: Order, claim: Claim) -> TableModel:
     """Once it is out, nothing is left from which another one could be made."""
+    claim.check()
     try:
         for name in ("training", "ledger.json", "terms.json"):
             left = order.unfinished / name
             shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
         _finished(order).replace(order.out)
-        shutil.rmtree(order.unfinished)
+        claim.remove_folder()
     except OSError as error:
         raise DpbnnError(f"The release cannot be moved from {_finished(order)} to {order.out}: {error}.") from error
     return load_table_model(order.out)
@@ -195,6 +203,8 @@ def _refuse_what_is_there(order: Order) -> None:
             f"{order.unfinished} holds an unfinished run; continue it with --resume, or delete it (what it has "
             "released stays spent)."
         )
+    if order.take_over and not order.resume:
+        raise DpbnnError("--take-over must come with --resume: it continues an unfinished run of another host.")
     if order.resume and not order.unfinished.exists():
         raise DpbnnError(f"--resume must find an unfinished run in {order.unfinished}, got none; leave it out.")
 
