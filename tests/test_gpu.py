@@ -114,6 +114,14 @@ def test_a_run_on_a_device_learns_resumes_and_leaves_the_model_alone(monkeypatch
     assert loaded.predict(torch.zeros(5, 6)).probabilities.shape == (5, 3)
 
 
+def test_a_run_that_began_on_a_device_goes_on_without_it_with_fresh_noise(monkeypatch, tmp_path):
+    fit_interrupted(monkeypatch, "fingerprint", 8, checkpoint=tmp_path / "run", device=CUDA)
+    with pytest.warns(dpbnn.DpbnnWarning, match="7 of its steps are charged again"):
+        release = fit(checkpoint=tmp_path / "run")
+    assert release.settings["releases_charged"] == 20
+    assert not next(iter(release.posterior.weights.values())).is_cuda
+
+
 def test_bfloat16_autocast_on_a_device_keeps_clipping_in_float32():
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3)).to(CUDA)
     x, y = torch.randn(33, 64, device=CUDA), torch.randint(3, (33,), device=CUDA)
