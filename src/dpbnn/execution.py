@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from dpbnn import _validate
+from dpbnn.types import DpbnnError
 
 __all__ = ["PRECISIONS", "Execution", "computing_in", "full_precision", "without_autocast"]
 
@@ -117,7 +118,7 @@ class _Gate:
             while self._holders and self._now != self._meant(wanted):
                 self._changed.wait()
             if not self._holders:
-                self._by_user = self._now = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+                self._by_user = self._now = _set_by_user()
                 self._set(self._meant(wanted))
             self._holders += 1
 
@@ -138,6 +139,16 @@ class _Gate:
         if setting[1] != self._now[1]:
             torch.backends.cudnn.allow_tf32 = setting[1]
         self._now = setting
+
+
+def _set_by_user() -> tuple[str, bool]:
+    try:
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    except RuntimeError as error:  # torch has two ways to set this, and does not take both
+        raise DpbnnError(
+            "torch's precision must be set by torch.set_float32_matmul_precision, if at all, got settings of "
+            "fp32_precision too; leave those out, and use Execution(precision=...)."
+        ) from error
 
 
 _gate = _Gate()

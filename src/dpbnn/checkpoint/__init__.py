@@ -26,6 +26,19 @@ Guarantees:
 from dpbnn.checkpoint.claim import LOCK, OWNER, Claim, locked
 from dpbnn.checkpoint.digests import digests_of
 from dpbnn.checkpoint.environment import current_environment
+from dpbnn.checkpoint.files import sync_files, sync_folder
 from dpbnn.checkpoint.folder import Checkpoint, Saved, opened
 
-__all__ = ["LOCK", "OWNER", "Checkpoint", "Claim", "Saved", "current_environment", "digests_of", "locked", "opened"]
+__all__ = [
+    "LOCK",
+    "OWNER",
+    "Checkpoint",
+    "Claim",
+    "Saved",
+    "current_environment",
+    "digests_of",
+    "locked",
+    "opened",
+    "sync_files",
+    "sync_folder",
+]

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from dpbnn.types import DpbnnError
 
-__all__ = ["BINARY", "NEW", "PRIVATE_FILE", "PRIVATE_FOLDER", "explained", "replace_file", "sync_folder"]
+__all__ = ["BINARY", "NEW", "PRIVATE_FILE", "PRIVATE_FOLDER", "explained", "replace_file", "sync_files", "sync_folder"]
 
 NEW = ".new"
 """How the name of a file ends that is not written to its end yet."""
@@ -52,6 +52,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_files(folder: Path) -> None:
+    """The files of a folder survive a power cut from here on, with what was written to them."""
+    for file in folder.iterdir():
+        with file.open("rb") as reading:
+            os.fsync(reading.fileno())
+    sync_folder(folder)
 
 
 @contextmanager

@@ -194,8 +194,7 @@ class BBP(Method[BBPState]):
         """Means, rhos and the optimizer's own state, as saved."""
         for name, values in state.parameters.items():
             values.copy_(saved["parameters"][name])
-        if state.optimizer is not None:
-            state.optimizer.load_state_dict(saved["optimizer"])
+        self._descent.restore(state.optimizer, saved["optimizer"])
         return state
 
     def report(self, plan: PrivacyPlan) -> dict[str, Any]:

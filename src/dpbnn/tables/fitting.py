@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from dpbnn import _validate, guard
-from dpbnn.checkpoint import Claim, locked
+from dpbnn.checkpoint import Claim, locked, sync_files, sync_folder
 from dpbnn.choosing import METHODS, Chosen, Facts, choose
 from dpbnn.preparation import refuse_several_processes
 from dpbnn.privacy.bounds import Purchase, purchase
@@ -268,14 +268,16 @@ def _begin(order: Order, chosen: Chosen) -> None:
             fresh = order.unfinished.with_name(f"{order.unfinished.name}.{os.getpid()}")
             fresh.mkdir(mode=0o700, parents=True)
             (fresh / file.name).write_text(json.dumps(terms))
+            sync_files(fresh)
             fresh.rename(order.unfinished)
+            sync_folder(order.unfinished.parent)
         except OSError as error:
             shutil.rmtree(fresh, ignore_errors=True)
             raise DpbnnError(f"--out must be where folders can be made, got {order.out} ({error.strerror}).") from error
         return
     if _finished(order).exists() and not file.is_file():
         return
-    if not file.is_file() or json.loads(file.read_text()) != json.loads(json.dumps(terms)):
+    if not file.is_file() or file.read_text() != json.dumps(terms):
         raise DpbnnError(
             f"{order.unfinished} belongs to a run with other settings or another schema, or its release has been "
             "handed over; resume it with those, or delete it (what it has released stays spent)."
@@ -306,6 +308,8 @@ def _write(order: Order, model: TableModel, chosen: Chosen, schema_text: str) ->
         (fresh / "table.json").write_text(json.dumps(values, indent=1))
         (fresh / "schema.toml").write_text(schema_text)
         (fresh / "log.txt").write_text(log_of(model, chosen))
+        sync_files(fresh)  # before anything is deleted from which it could be made again
         fresh.replace(_finished(order))
+        sync_folder(order.unfinished)
     except OSError as error:
         raise DpbnnError(f"The release cannot be written to {fresh}: {error}; --resume tries again.") from error
