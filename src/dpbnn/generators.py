@@ -40,7 +40,7 @@ CPU = torch.device("cpu")
 
 
 class Generators:
-    """A generator for each device, made when it is first needed; `used` says whether anything was drawn.
+    """A generator for each device, made when it is first needed; `num_draws` counts what was drawn from them.
 
     `seed` brings a new one into its first state.
     """
@@ -48,12 +48,17 @@ class Generators:
     def __init__(self, seed: Callable[[torch.Generator], object]) -> None:
         self._seed = seed
         self._made: dict[torch.device, torch.Generator] = {}
-        self.used = False
+        self.num_draws = 0
 
     @staticmethod
     def seeded(seed: int) -> "Generators":
         """The same seed on every device."""
         return Generators(lambda generator: generator.manual_seed(seed))
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was drawn."""
+        return self.num_draws > 0
 
     def reseed(self, seed: Callable[[torch.Generator], object]) -> None:
         """The same generators in another state: a CUDA graph knows the generators that it draws from."""
@@ -72,7 +77,7 @@ class Generators:
 
     def draw_from(self, device: torch.device) -> torch.Generator:
         """The one of this device, from which something is drawn now."""
-        self.used = True
+        self.num_draws += 1
         return self.on(device)
 
 

@@ -156,6 +156,19 @@ class Trial:
                 "the batch, or with a generator of its own. Remove that."
             )
 
+    def refuse_draws_in_the_backward_pass(self) -> None:
+        """A layer that runs again to be differentiated would draw again, and its gradient be that of another loss."""
+        leaves = {name: values.clone().requires_grad_() for name, values in self.weights.items()}
+        with torch.enable_grad(), drawing_from(Generators.seeded(0)) as generators:
+            losses = self.objective.losses(self.objective.outputs(leaves, self.x[:2]), self.y[:2], leaves)
+            before = generators.num_draws
+            torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True)
+        if generators.num_draws > before:
+            raise DpbnnError(
+                "The model draws random numbers in its backward pass, as activation checkpointing with dropout does: "
+                "its gradients would not be those of its losses. Leave checkpointing out of layers that draw."
+            )
+
     def refuse_dependence_on_size(self, engine: str) -> None:
         """Loss and gradient of a record must be those that it has alone.
 

@@ -60,6 +60,8 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
             trial.refuse_mixing()
             trial.refuse_shared_draws()
         trials[-1].refuse_dependence_on_kinds()
+        if draws:
+            trials[-1].refuse_draws_in_the_backward_pass()
         engine, treatment = _fastest_engine(trials[-1])
         trials = [replace(trial, objective=objective.treated(treatment)) for trial in trials]
         wipes_features = _warn_of_wiped_features(trials[0])
