@@ -105,8 +105,11 @@ def fit(
         run = run.inspected(X, y, public_data)
 
         ledger = Ledger.open(run.work.plan, is_void=bool(_voided_by(run.work)))
-        release = run.release(run.trained(ledger, folder, measure, progress), measure)
-        if folder is not None and not keep_checkpoint:
+        position = run.trained(ledger, folder, measure, progress)
+        release = run.release(position, measure)
+        if keep_checkpoint:
+            run.save(position, folder)
+        elif folder is not None:
             folder.remove()
     return release
 
@@ -195,9 +198,12 @@ class Run:
                 for reached in self.steps(position, folder):
                     position, now = reached, partial(method.to_posterior, reached.state)
                     display(position.step, "" if measure is None else measure.after(position.step, now))
-        if folder is not None:
-            _save(position, folder)  # until it is removed, the same call gives the same again
         return position
+
+    def save(self, position: Position, folder: Checkpoint | None) -> None:
+        """Write down where the run stands: until the folder is removed, the same call goes on from there."""
+        if folder is not None:
+            _save(position, folder)
 
     def begin(self, folder: Checkpoint | None = None, ledger: Ledger | None = None) -> Position:
         """The first step, or where an interrupted run was; without a ledger that was opened it cannot be released."""
