@@ -36,10 +36,10 @@ MOST_NUMBERS = 4096
 """Of each release that are looked at one by one."""
 COMPLETE_NUMBERS = 2**21
 """Of releases that are looked at as a whole."""
-PATH_STEPS, FEWEST_PATH_STEPS, PATH_NUMBERS, PATH_MOVE = 30, 4, 20_000, 0.1
+PATH_STEPS, FEWEST_PATH_STEPS, PATH_NUMBERS, PATH_MOVE = 16, 4, 20_000, 0.1
 """Of a run that is followed, and how far its noise moves a weight in each step."""
 FEW = 20
-BARE_NUMBERS = 20_000
+BARE_NUMBERS = 4_000
 """Of releases of no records that are looked at."""
 
 

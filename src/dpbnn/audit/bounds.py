@@ -169,11 +169,11 @@ def _of_one_gaussian(shift: float, delta: float) -> float:
 
 def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:
     """Bounds on a probability; each is wrong with at most ``1 - confidence``."""
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
     wrong = 1 - confidence
-    low = beta.ppf(wrong, successes, trials - successes + 1) if successes > 0 else 0.0
-    high = beta.isf(wrong, successes + 1, trials - successes) if successes < trials else 1.0
+    low = betaincinv(successes, trials - successes + 1, wrong) if successes > 0 else 0.0
+    high = 1 - betaincinv(trials - successes, successes + 1, wrong) if successes < trials else 1.0
     return float(low), float(high)
 
 

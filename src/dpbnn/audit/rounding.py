@@ -23,7 +23,7 @@ __all__ = ["RoundingAudit", "audit_rounding"]
 
 CLIP_NORM = 0.7
 """No power of two: sums would be rounded to multiples of it."""
-IN_A_ROW, PLACES = 16, 8
+IN_A_ROW, PLACES = 10, 4
 ROUNDING = 1e-6
 
 

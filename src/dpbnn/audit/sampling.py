@@ -116,15 +116,19 @@ def _between_steps(standardized: np.ndarray, skewness: float) -> Check:
     spectrum = np.abs(rfft(standardized, 2 * steps, axis=0)) ** 2
     products = irfft(spectrum.sum(axis=1), 2 * steps)[apart]
     number = np.sqrt(records * (steps - apart))
-    chances = [_tails(away, skewed) for away, skewed in zip(products / number, skewness / number, strict=True)]
-    return Check("one step's batch says nothing about any other's", min(1.0, len(apart) * min(chances)))
+    chance = _tails(products / number, skewness / number)
+    return Check("one step's batch says nothing about any other's", min(1.0, len(apart) * chance))
 
 
-def _tails(away: float, skewness: float) -> float:
-    """Two-sided, of a sum of skewed terms, by a Gamma distribution: a normal one has tails that are too light."""
+def _tails(away: float | np.ndarray, skewness: float | np.ndarray) -> float:
+    """Two-sided, of a sum of skewed terms, by a Gamma distribution: a normal one has tails that are too light.
+
+    Of several such sums it is that of the least likely one.
+    """
     from scipy.stats import pearson3
 
-    return float(min(1.0, 2 * min(pearson3.sf(away, skewness), pearson3.cdf(away, skewness))))
+    sides = pearson3.sf(away, skewness), pearson3.cdf(away, skewness)
+    return float(min(1.0, 2 * np.min(sides)))
 
 
 def _empty(number: int, batches: int, chance: float) -> Check:
