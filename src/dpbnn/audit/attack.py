@@ -59,9 +59,9 @@ class Target:
     def run(self, x: Tensor, y: Tensor, plan: PrivacyPlan | None = None, method: Method[Any] | None = None) -> Run:
         """A run on these records, ready to begin, with all of them in every batch."""
         size: Any = {"dataset_size": max(1, len(x)), "batch_size": max(1, len(x))}
-        own = replace(plan or self.plan, **size, pure_epsilons=(), max_records_per_person=1)
+        every = replace(plan or self.plan, **size, pure_epsilons=(), max_records_per_person=1)
         how: Any = {"seed": 0, "execution": self.execution}
-        return prepared(self.model, x, y, method or self.method, own, self.likelihood, **how)
+        return prepared(self.model, x, y, method or self.method, every, self.likelihood, **how)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,9 @@ class Attack:
 
     def _short(self, each: int) -> PrivacyPlan:
         """A plan that has so many steps of each level."""
-        noise, norm = (repeated([getattr(own, name) for own in self.levels], each) for name in ("noise", "clip_norm"))
+        noise, norm = (
+            repeated([getattr(level, name) for level in self.levels], each) for name in ("noise", "clip_norm")
+        )
         steps = each * len(self.levels)
         return replace(self.target.plan, steps=steps, noise_multiplier=noise, clip_norm=norm)
 
@@ -162,11 +164,11 @@ class Attack:
         state = run.begin().state
         if not _is_fixed(run, state):
             return []
-        others, found = list(self._others), []
+        others, lengths = list(self._others), []
         for place in (0, len(others) // 2):
             rows = [*others[:place], len(others), *others[place:]]
-            found.append(float((_clipped(run, state, 0, rows) - _clipped(run, state, 0, others)).norm()))
-        return found
+            lengths.append(float((_clipped(run, state, 0, rows) - _clipped(run, state, 0, others)).norm()))
+        return lengths
 
     def ignores_what_is_no_number(self) -> bool:
         """Whether NaN and infinity in a record leave the sum as it is, or at least within the clip norm."""
@@ -196,11 +198,11 @@ class Attack:
             if not is_fixed and not has_units:
                 moved = exact - _clipped(run, state, step, self._others)
                 units.append(moved / moved.norm().clamp_min(1e-30))
-            found = _flat(released)
-            off = (found - exact) / level.scale
+            numbers = _flat(released)
+            off = (numbers - exact) / level.scale
             residuals.append(off[self.chosen].numpy())
             complete += [off.float().numpy()] if step < whole else []
-            scores.append(float(found @ (direction if is_fixed else units[step])) / level.clip_norm)
+            scores.append(float(numbers @ (direction if is_fixed else units[step])) / level.clip_norm)
         assert len(levels) * self.each == len(scores)
         types = {name: values.dtype for name, values in released.gradients.items()}
         return Seen(np.stack(residuals), np.concatenate(complete), np.array(scores), types)
@@ -217,18 +219,18 @@ class Attack:
         """How far a canary moves the sum at most, in clip norms, and the noise there: first steps, and the last."""
         from scipy.stats import chi2
 
-        chosen = [(own.first_step, own) for own in self.levels]
+        chosen = [(level.first_step, level) for level in self.levels]
         chosen.append((self.target.plan.steps - 1, self.levels[-1]))
         run = self._with(self._canary(index), self.target.plan)
-        position, furthest, found = run.begin(), 0.0, []
+        position, furthest, chances = run.begin(), 0.0, []
         for step, level in chosen:
             released = _flat(steps_from(replace(position, step=step)).release(position.state, step))
             exact, without = (_clipped(run, position.state, step, rows) for rows in (None, self._others))
             furthest = max(furthest, float((exact - without).norm()) / level.clip_norm)
             squares = float(((released - exact) / level.scale).square().sum())
-            found.append(float(chi2.cdf(squares, len(released))))
+            chances.append(float(chi2.cdf(squares, len(released))))
         name = "every level of the plan has its noise, to the last step"
-        return furthest, Check(name, min(1.0, len(found) * min(found)))
+        return furthest, Check(name, min(1.0, len(chances) * min(chances)))
 
     def path(self, name: str, x: Tensor, y: Tensor) -> Check:
         """Follow weights as `fit` moves them: what they move by, less the clipped sum, is noise of the claimed size."""
@@ -266,11 +268,12 @@ def _likely_targets(checked: CheckedModel, x: Tensor, y: Tensor) -> Tensor:
     objective = checked.objective
     weights = objective.model_weights() | checked.likelihood_weights
     drawn = [objective.likelihood.made_up_targets(y, len(x), checked.num_outputs) for _ in range(TRIED_TARGETS)]
+    device = next(iter(weights.values())).device
     with torch.no_grad():
-        outputs = objective.outputs(weights, x)
-        losses = torch.stack([objective.losses(outputs, own, weights) for own in drawn])
-    best = losses.nan_to_num(math.inf).argmin(dim=0)
-    return torch.stack(drawn)[best, torch.arange(len(x), device=best.device)]
+        outputs = objective.outputs(weights, x.to(device))
+        losses = torch.stack([objective.losses(outputs, targets.to(device), weights) for targets in drawn])
+    best = losses.nan_to_num(math.inf).argmin(dim=0).to(y.device)
+    return torch.stack(drawn)[best, torch.arange(len(x), device=y.device)]
 
 
 def _is_fixed(run: Run, state: Any) -> bool:
@@ -283,7 +286,7 @@ def _clipped(run: Run, state: Any, step: int, rows: Sequence[int] | None = None)
     work = run.work
     work.randomness.seed_model(step, work.device)
     work.method.begin_step(state, step)
-    x, y = (own.to(work.device) for own in next(iter(work.records.batches(work.sampler, step, step + 1, 0))))
+    x, y = (values.to(work.device) for values in next(iter(work.records.batches(work.sampler, step, step + 1, 0))))
     if rows is not None:
         x, y = x[list(rows)], y[list(rows)]
     return _flat(work.clipped(state, step, x, y))
@@ -304,4 +307,4 @@ def _some_of_each(sizes: list[int]) -> tuple[Tensor, np.ndarray]:
     share = max(1, MOST_NUMBERS // len(sizes))
     starts = np.cumsum([0, *sizes])
     places = [start + torch.randperm(size)[:share] for start, size in zip(starts, sizes, strict=False)]
-    return torch.cat(places), np.repeat(np.arange(len(sizes)), [len(own) for own in places])
+    return torch.cat(places), np.repeat(np.arange(len(sizes)), [len(chosen) for chosen in places])

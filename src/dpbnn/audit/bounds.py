@@ -138,7 +138,7 @@ class _Mixture:
 
     def inverse(self, levels: np.ndarray, reach: np.ndarray) -> np.ndarray:
         """Where F reaches each level, or a little above: Newton's method comes down to it from the right."""
-        table = np.linspace(*reach, TABLE)
+        table = np.linspace(reach[0], reach[1], TABLE)
         known = self.logarithm(table)
         is_reached = levels > known[0]
         y = table[np.clip(np.searchsorted(known, levels), 0, TABLE - 1)]
@@ -210,7 +210,7 @@ def epsilon_of_guesses(right: int, guesses: int, canaries: int, delta: float, co
     low, high = 0.0, LARGEST_EPSILON
     if probability_of_guesses(right, guesses, canaries, low, delta) > 1 - confidence:
         return 0.0
-    for _ in range(60):
+    for _ in range(40):
         middle = (low + high) / 2
         is_refuted = probability_of_guesses(right, guesses, canaries, middle, delta) <= 1 - confidence
         low, high = (middle, high) if is_refuted else (low, middle)

@@ -32,7 +32,8 @@ class Case:
     name: str
     model: nn.Module
     likelihood: Likelihood
-    records: tuple[Tensor, Tensor]
+    x: Tensor
+    y: Tensor
     plan: PrivacyPlan
     how: dict[str, Any]
 
@@ -89,8 +90,8 @@ class Variation:
         how: dict[str, Any] = {"others": LARGE_BATCH} if self.is_large_batch else {}
         if self.is_joint:
             how["method"] = BBP(1.0, form="joint", num_draws=2)
-        records = torch.zeros(0, columns), torch.zeros(0, dtype=torch.long)
-        return Case(self.name, MLP(columns, [hidden], 3), Categorical(), records, self.plan(plan), how)
+        x, y = torch.zeros(0, columns), torch.zeros(0, dtype=torch.long)
+        return Case(self.name, MLP(columns, [hidden], 3), Categorical(), x, y, self.plan(plan), how)
 
 
 COVERING = (
@@ -140,7 +141,7 @@ def cases_of(plan: PrivacyPlan, quick: bool) -> Iterator[Case]:
 
     def case(name: str, model: nn.Module, x: Tensor = rows, y: Tensor = labels, **how: Any) -> Case:
         likelihood = HomoscedasticGaussian() if y is numbers else Categorical()
-        return Case(name, model, likelihood, (x, y), plan, how)
+        return Case(name, model, likelihood, x, y, plan, how)
 
     yield case("book-keeping, MLP", MLP(6, [16], 3))
     yield case("written out, bare parameters", _Bare())

@@ -47,11 +47,11 @@ def levels_of(plan: PrivacyPlan) -> tuple[Level, ...]:
 
 def _by_step(plan: PrivacyPlan, schedule: object) -> list[tuple[int, float]]:
     """The steps at which a schedule changes, each with the new value."""
-    found, start = [], 0
+    changes, start = [], 0
     for value, steps in runs_of(schedule, plan.steps):  # type: ignore[arg-type]
-        found.append((start, value))
+        changes.append((start, value))
         start += steps
-    return found
+    return changes
 
 
 def repeated(values: Sequence[float], steps: int) -> float | tuple[tuple[float, int], ...]:

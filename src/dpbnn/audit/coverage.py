@@ -66,9 +66,9 @@ def coverage_of(
 ) -> Coverage:
     """Of some attacks; `further_records` were added up elsewhere, and `leaves_out` is what a shorter audit lacks."""
     names = [*VALUES, "engine"]
-    looked_at = {name: tuple(sorted({getattr(own, name) for own in attacks})) for name in names}
+    looked_at = {name: tuple(sorted({getattr(attack, name) for attack in attacks})) for name in names}
     pairs = _pairs([tuple((name, value) for value in values) for name, values in VALUES.items()])
-    met = {pair for own in attacks for pair in _pairs([((name, kind),) for name, kind in _kinds(own).items()])}
+    met = {pair for attack in attacks for pair in _pairs([((name, kind),) for name, kind in _kinds(attack).items()])}
     missed = tuple((first[1], second[1]) for first, second in pairs if (first, second) not in met)
     largest = max(further_records, *looked_at["records"])
     not_looked_at = [
@@ -84,15 +84,15 @@ def coverage_of(
     return Coverage(looked_at, len(pairs), missed, tuple(not_looked_at))
 
 
-def _kinds(own: MechanismAudit) -> dict[str, str]:
+def _kinds(attack: MechanismAudit) -> dict[str, str]:
     """Which of `VALUES` an attack had."""
     return {
-        "clipping": own.clipping,
-        "levels": VALUES["levels"][own.levels > 1],
-        "rows_per_person": VALUES["rows_per_person"][own.rows_per_person > 1],
-        "form": own.form,
-        "records": VALUES["records"][own.records > LARGEST_PART],
-        "weights": VALUES["weights"][own.weights > CHUNK],
+        "clipping": attack.clipping,
+        "levels": VALUES["levels"][attack.levels > 1],
+        "rows_per_person": VALUES["rows_per_person"][attack.rows_per_person > 1],
+        "form": attack.form,
+        "records": VALUES["records"][attack.records > LARGEST_PART],
+        "weights": VALUES["weights"][attack.weights > CHUNK],
     }
 
 

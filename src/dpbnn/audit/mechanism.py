@@ -106,10 +106,10 @@ def audit_mechanism(
     attack = Attack(Target(model, likelihood, x, y, plan, method or SGD(1.0), execution, others), observations)
     reached = _Reach.of(attack)
     seen = attack.seen(reached.worst, reached.direction)
-    spread = spread_bounds(np.concatenate([own.residuals.ravel() for own in seen]), confidence)
-    low, high = (own / (reached.of_person / attack.rows) for own in spread)
+    spread = spread_bounds(np.concatenate([side.residuals.ravel() for side in seen]), confidence)
+    low, high = (bound / (reached.of_person / attack.rows) for bound in spread)
     claimed, noise = plan.epsilon(), attack.levels[0].noise
-    in_first = [own.scores[: attack.each] for own in seen]
+    in_first = [side.scores[: attack.each] for side in seen]
     return MechanismAudit(
         engine=attack.checked.engine,
         clipping=plan.clipping,
@@ -118,7 +118,7 @@ def audit_mechanism(
         form=attack.form,
         records=others + attack.rows,
         weights=attack.weights,
-        observations=sum(own.residuals.size for own in seen),
+        observations=sum(side.residuals.size for side in seen),
         claimed_noise_multiplier=noise,
         noise_multiplier=(noise * low, noise * high),
         claimed_epsilon=claimed,
@@ -137,7 +137,7 @@ def _checks(attack: Attack, reached: "_Reach", seen: tuple[Seen, Seen], claimed:
     yield Check("records that are no numbers move nothing", float(attack.ignores_what_is_no_number()))
     yield Check("types of a release do not tell who is in it", float(seen[0].types == seen[1].types))
     yield _end_to_end(attack, seen)
-    residuals, complete = [own.residuals for own in seen], [own.complete for own in seen]
+    residuals, complete = [side.residuals for side in seen], [side.complete for side in seen]
     yield from checks_of_noise(residuals, attack.tensors, complete, attack.bare_noise())
     yield reached.noise_of_levels
     yield attack.path("training moves weights by noisy sums alone", *attack.background)
@@ -162,7 +162,7 @@ class _Reach:
         norm = attack.levels[0].clip_norm
         elsewhere = [float(moves[worst].norm()), *attack.moves_elsewhere(worst)]
         at_levels, noise = attack.of_every_level(worst)
-        of_row = max(*(own / norm for own in elsewhere), at_levels)
+        of_row = max(*(length / norm for length in elsewhere), at_levels)
         of_person = float(together.norm()) / norm
         of_person = max(of_person, of_row) if attack.rows == 1 else of_person
         return _Reach(worst, together / together.norm(), of_row, of_person, noise)
@@ -179,8 +179,8 @@ def _end_to_end(attack: Attack, seen: tuple[Seen, Seen]) -> Check:
     """Scores alone, at each level: with near certainty the noise is no less than is claimed."""
     hidden = []
     for index, level in enumerate(attack.levels):
-        own = slice(index * attack.each, (index + 1) * attack.each)
+        steps = slice(index * attack.each, (index + 1) * attack.each)
         sure = 1 - ALARM / len(attack.levels)
-        shown = noise_multiplier_bounds(seen[0].scores[own], seen[1].scores[own], confidence=sure)[1]
+        shown = noise_multiplier_bounds(seen[0].scores[steps], seen[1].scores[steps], confidence=sure)[1]
         hidden.append(shown * attack.rows >= level.noise)
     return Check("end to end, a person is hidden by the noise that is claimed", float(all(hidden)))

@@ -33,11 +33,12 @@ def checks_of_noise(
     from scipy.stats import binomtest, chi2, kstest, norm
 
     together = np.concatenate(residuals)
-    by_tensor = [chi2.cdf((own**2).sum(), own.size) for own in (together[:, tensors == i] for i in np.unique(tensors))]
+    groups = (together[:, tensors == tensor] for tensor in np.unique(tensors))
+    by_tensor = [chi2.cdf((values**2).sum(), values.size) for values in groups]
     yield Check("no tensor has less noise than is claimed", min(1.0, len(by_tensor) * min(by_tensor)))
     means = (together.mean(axis=0) ** 2).sum() * len(together)
     yield Check("a release is the clipped sum with noise of mean zero", float(chi2.sf(means, together.shape[1])))
-    some = np.concatenate([own[: MOST_COMPARED // 2] for own in residuals])
+    some = np.concatenate([releases[: MOST_COMPARED // 2] for releases in residuals])
     yield _unrelated("each step of each run has noise of its own", some)
     yield _unrelated("each number has noise of its own", together.T[:MOST_COMPARED])
     yield _never_again(np.concatenate(complete))

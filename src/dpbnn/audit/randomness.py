@@ -52,8 +52,8 @@ def audit_randomness() -> RandomnessAudit:
     steps = _steps()
     runs = [Randomness.from_operating_system() for _ in range(RUNS)]
     streams = [
-        own.generator(purpose, step, part).integers(0, 2**63, 2).tobytes()
-        for own in runs
+        run.generator(purpose, step, part).integers(0, 2**63, 2).tobytes()
+        for run in runs
         for purpose in PURPOSES
         for part in PARTS
         for step in steps
@@ -72,7 +72,7 @@ def audit_randomness() -> RandomnessAudit:
 
 
 def _steps() -> list[int]:
-    """Near powers of two, such powers after one and the same step, and some at random."""
+    """Near powers of two, powers of two after one and the same step, and some at random."""
     powers = [2**power for power in range(LARGEST_POWER + 1)]
     near = {step + off for step in powers for off in (-1, 0, 1)}
     start = int(np.random.default_rng().integers(1000))
@@ -85,7 +85,7 @@ def _differ(draws: list[bytes]) -> bool:
 
 
 def _drawn(name: str, runs: list[Randomness], steps: list[int], draw: Callable[[Randomness, int], bytes]) -> Check:
-    return Check(name, float(_differ([draw(own, step) for own in runs for step in steps])))
+    return Check(name, float(_differ([draw(run, step) for run in runs for step in steps])))
 
 
 def _noise_on(device: torch.device) -> Callable[[Randomness, int], bytes]:
@@ -121,7 +121,8 @@ class _Watched(Randomness):
 
 def _asks_apart() -> bool:
     """Whether no stream is asked for by two of those who use them in a run."""
-    key, seen = Randomness.from_operating_system().key, set()
+    key = Randomness.from_operating_system().key
+    seen: set[tuple[str, int, int]] = set()
     for use in _uses():
         watched = _Watched(key)
         for step in range(WATCHED_STEPS):

@@ -58,11 +58,11 @@ def audit_rounding(records: int = 2**18) -> RoundingAudit:
 
     def total(gradients: Tensor) -> float:
         targets = -gradients[:, None].to(device)
-        (found,) = run.work.clipped(state, 0, torch.ones_like(targets), targets).gradients.values()
-        return float(found.double())
+        (moved,) = run.work.clipped(state, 0, torch.ones_like(targets), targets).gradients.values()
+        return float(moved.double())
 
-    totals = ([total(own) for own in tried] for tried in _hard(records))
-    furthest = max(abs(after - before) for found in totals for before, after in pairwise(found)) / CLIP_NORM
+    totals = ([total(gradients) for gradients in neighbours] for neighbours in _hard(records))
+    furthest = max(abs(after - before) for row in totals for before, after in pairwise(row)) / CLIP_NORM
     name = "rounding carries no record beyond the clip norm"
     return RoundingAudit(records, furthest, (Check(name, float(furthest <= 1 + ROUNDING)),))
 

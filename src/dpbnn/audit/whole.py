@@ -78,7 +78,7 @@ class Audit:
     @property
     def epsilon(self) -> float:
         """The largest lower bound of all attacks on this very plan."""
-        return max(own.epsilon for own in self.mechanism.values())
+        return max(attack.epsilon for attack in self.mechanism.values())
 
     @property
     def coverage(self) -> Coverage:
@@ -91,11 +91,13 @@ class Audit:
         """What speaks against the claim."""
         parts: list[tuple[str, Any]] = [*self.mechanism.items(), *self.variations.items()]
         parts += [(name, getattr(self, name)) for name in ("rounding", "randomness", "sampling")]
-        failed = [f"{name}: not so that {check.name}" for name, own in parts for check in own.checks if not check.holds]
+        failed = [
+            f"{name}: not so that {check.name}" for name, part in parts for check in part.checks if not check.holds
+        ]
         beyond = [
-            f"one run by {name}: not so that {own.check.name}"
-            for name, own in self.one_run.items()
-            if not own.check.holds
+            f"one run by {name}: not so that {run.check.name}"
+            for name, run in self.one_run.items()
+            if not run.check.holds
         ]
         return failed + beyond
 
@@ -105,7 +107,7 @@ class Audit:
         return json.dumps(_finite(summary | asdict(self)), indent=2)
 
     def __str__(self) -> str:
-        seen = sum(own.observations for own in (*self.mechanism.values(), *self.variations.values()))
+        seen = sum(attack.observations for attack in (*self.mechanism.values(), *self.variations.values()))
         best = max(self.one_run, key=lambda name: self.one_run[name].epsilon)
         signal = max(self.membership.signals.items(), key=lambda item: abs(item[1].auc - 0.5))
         verdict = (
@@ -114,15 +116,15 @@ class Audit:
             else f"THE CLAIM IS IN DOUBT: {'; '.join(self.alarms)}."
         )
         whole = self.one_run[best]
-        shares = [own.epsilon / own.claimed_epsilon for own in self.variations.values()]
+        shares = [attack.epsilon / attack.claimed_epsilon for attack in self.variations.values()]
         return (
             f"The claim: epsilon {rounded_up(self.claimed_epsilon):g} at delta {self.delta:g} for {self.unit}. It was "
-            f"attacked with networks and records made up for that, and with the plan's own {self.clipping} clipping, "
+            f"attacked with synthetic records and networks, and with the plan's own {self.clipping} clipping, "
             f"{_counted(self.levels, 'level')} of noise and clip norm, and {_counted(self.rows_per_person, 'row')} per "
             f"person. Canaries, records made to be noticed, went through {len(self.mechanism)} ways of clipping and "
             f"through the noise, and {seen:,} numbers of what was released were looked at: with "
-            f"{100 * self.confidence:g} % confidence, such a run has an epsilon of at least {self.epsilon:.4g} for "
-            f"{self.unit}. With other settings, in {len(shares)} ways, attacks show {100 * min(shares):.0f} to "
+            f"{100 * self.confidence:g} % confidence, a run like this has an epsilon of at least {self.epsilon:.4g} "
+            f"for {self.unit}. With other settings, in {len(shares)} ways, attacks show {100 * min(shares):.0f} to "
             f"{100 * max(shares):.0f} % of what is claimed for those. Who is in a batch was counted in "
             f"{self.sampling.batches:,} of them, and {self.randomness.streams:,} streams of random numbers were "
             f"compared. In one whole run at epsilon {whole.claimed_epsilon:.3g} by each method, the best attack on a "
@@ -134,20 +136,20 @@ class Audit:
         """The claim, and what each attack shows of it."""
         from matplotlib.figure import Figure
 
-        share = {name: own.epsilon / own.claimed_epsilon for name, own in self.variations.items()}
+        share = {name: attack.epsilon / attack.claimed_epsilon for name, attack in self.variations.items()}
         runs = next(iter(self.one_run.values())).claimed_epsilon
         epsilon = f"epsilon, at least, with {100 * self.confidence:g} % confidence"
         panels: list[tuple[str, dict[str, float], float, str]] = [
             (
                 "Attacks on single steps: no bar should get beyond the claim",
-                {name: own.epsilon for name, own in self.mechanism.items()},
+                {name: attack.epsilon for name, attack in self.mechanism.items()},
                 self.claimed_epsilon,
                 epsilon,
             ),
             ("The same code with other settings, each with a claim of its own", share, 1.0, "share of the claim"),
             (
                 "Attacks on the release of a whole run",
-                {name: own.epsilon for name, own in self.one_run.items()},
+                {name: run.epsilon for name, run in self.one_run.items()},
                 runs,
                 epsilon,
             ),
@@ -160,7 +162,7 @@ class Audit:
 
 
 def _draw_panel(axes: Any, title: str, bars: Mapping[str, float], claim: float, label: str) -> None:
-    names = [f"{name}: {found:.3g}" for name, found in bars.items()]
+    names = [f"{name}: {length:.3g}" for name, length in bars.items()]
     axes.barh(names, list(bars.values()), color=BLUE, height=0.6)
     axes.axvline(claim, color="#222222", linewidth=1.5, linestyle="--")
     axes.annotate(f" claimed: {rounded_up(claim):g}", (claim, 0), xycoords=("data", "axes fraction"), va="bottom")
@@ -215,8 +217,8 @@ def _attacked(
 ) -> dict[str, MechanismAudit]:
     each: Any = {"observations": observations, "confidence": 1 - (1 - confidence) / len(cases)}
     return {
-        own.name: audit_mechanism(own.model, own.likelihood, *own.records, own.plan, **own.how, **each)
-        for own in tracked(cases, title, progress)
+        case.name: audit_mechanism(case.model, case.likelihood, case.x, case.y, case.plan, **case.how, **each)
+        for case in tracked(cases, title, progress)
     }
 
 
@@ -244,7 +246,7 @@ def _membership() -> MembershipAudit:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _finite(own) for key, own in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(own) for own in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

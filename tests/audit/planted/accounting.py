@@ -66,9 +66,12 @@ def one_step_less(patch):
 
 def by_an_approximation(patch):
     original = dpbnn.PrivacyPlan.account
-    patch.setattr(
-        dpbnn.PrivacyPlan, "account", lambda self, accountant=None, **how: original(self, accountant or "gdp", **how)
-    )
+
+    def planted(self, accountant=None, *, adjacency="add_or_remove", **how):
+        tightest = "gdp" if adjacency == "add_or_remove" else None
+        return original(self, accountant or tightest, adjacency=adjacency, **how)
+
+    patch.setattr(dpbnn.PrivacyPlan, "account", planted)
 
 
 def with_most_noise(plan):

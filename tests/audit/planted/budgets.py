@@ -73,7 +73,8 @@ def given_back(patch):
             try:
                 yield
             except BaseException:
-                budget._open[0].charges.pop()
+                for account in budget._open:
+                    account.charges.pop()
                 raise
 
     patch.setattr(training, "spending", planted)

@@ -184,7 +184,7 @@ def frozen_gradients_leak(patch):
     def planted(checked, where, x, y, clip_norm, **how):
         clipped = original(checked, where, x, y, clip_norm, **how)
         model = checked.objective.model
-        if len(x) and not model[0].weight.requires_grad:
+        if len(x) and isinstance(model, nn.Sequential) and not model[0].weight.requires_grad:
             weight = model[0].weight.detach().requires_grad_()
             outputs = torch.func.functional_call(model, {"0.weight": weight}, (x,))
             loss = nn.functional.cross_entropy(outputs, y, reduction="sum")

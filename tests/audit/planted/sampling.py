@@ -55,7 +55,8 @@ def shuffled(sampler, _, step):
 def in_pairs(sampler, drawn, step):
     """Neighbours join together."""
     even = drawn(step)[drawn(step) % 2 == 0]
-    return np.concatenate([even, even + 1])
+    both = np.concatenate([even, even + 1])
+    return both[both < sampler.num_records]
 
 
 def tables_used_twice(sampler, drawn, step):

@@ -122,8 +122,9 @@ def same_noise_in_mean_and_spread(patch):
     original = Randomness.add_normals
 
     def planted(self, tensors, scale, step):
-        original(self, [own[0] for own in tensors], scale, step)
-        original(self, [own[1] for own in tensors], scale, step)
+        is_joint = all(len(own) == 2 for own in tensors)
+        for part in [[own[half] for own in tensors] for half in (0, 1)] if is_joint else [tensors]:
+            original(self, part, scale, step)
 
     patch.setattr(Randomness, "add_normals", planted)
 
