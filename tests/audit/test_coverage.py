@@ -72,6 +72,17 @@ def test_levels_are_read_off_the_plan_step_by_step():
     assert repeated([1.3, 1.3], 5) == 1.3
 
 
+@pytest.mark.slow
+def test_as_many_levels_as_a_plan_may_have_are_attacked_and_little_is_lost_by_it():
+    noise = tuple((4.0 + 0.02 * level, 2) for level in range(64))
+    norm = ((1.5, 1), *((1.5 + 0.01 * level, 2) for level in range(1, 63)), (0.7, 3))
+    plan = replace(PLAN, batch_size=10, steps=128, noise_multiplier=noise, clip_norm=norm)
+    found = attack(plan, confidence=0.999)
+    assert found.levels == 127
+    assert found.holds, found.checks
+    assert 0.8 * plan.epsilon() < found.epsilon < 1.01 * plan.epsilon()
+
+
 @pytest.mark.parametrize("rate", [1.0, 0.1])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_person_with_several_rows_is_shown_nearly_what_is_claimed_and_no_more(rows, rate):
@@ -99,6 +110,7 @@ def test_pairs_that_did_not_meet_are_counted_and_named():
     }
     assert len(found.pairs_not_met) == 60 - len(met)
     text = str(found)
+    assert "batches of 21 and 23 records; networks of 18 weights." in text
     assert "Looked at: automatic and flat clipping; 1 level of noise and clip norm; 1 and 3 rows per person" in text
     assert "Not looked at: your records and your network; more than 23 records in a batch; more than 18 weights" in text
     assert "what is slow" in text

@@ -31,7 +31,7 @@ SCALES = (0.0, 0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 1e4)
 """What made-up inputs are multiplied with: gradients of all sizes follow, tiny ones and huge ones."""
 TRIED_TARGETS = 4
 NO_NUMBERS = (math.nan, math.inf, 1e30)
-MOST_RELEASES, FEWEST_RELEASES = 4000, 40
+MOST_RELEASES, FEWEST_RELEASES, FEWEST_OF_A_LEVEL = 4000, 40, 4
 MOST_NUMBERS = 4096
 """Of each release that are looked at one by one."""
 COMPLETE_NUMBERS = 2**21
@@ -98,7 +98,7 @@ class Attack:
         self.chosen, self.tensors = _some_of_each([nothing[name].numel() for name in sorted(nothing)])
         self.levels = levels_of(target.plan)
         releases = min(MOST_RELEASES, max(FEWEST_RELEASES, math.ceil(observations / 2 / len(self.chosen))))
-        self.each = math.ceil(releases / len(self.levels))
+        self.each = max(FEWEST_OF_A_LEVEL, math.ceil(releases / len(self.levels)))
         self.short = self._short(self.each)
 
     def _records(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -238,15 +238,16 @@ class Attack:
 
         wanted = max(FEWEST_PATH_STEPS, min(PATH_STEPS, math.ceil(PATH_NUMBERS / self.weights)))
         each = math.ceil(wanted / len(self.levels))
-        rates = [PATH_MOVE * max(1, len(x)) / level.scale for level in self.levels]
-        run, squares, numbers = self.target.run(x, y, self._short(each), SGD(repeated(rates, each))), 0.0, 0
+        size = max(1, len(x))
+        rate = PATH_MOVE * size / max(level.scale for level in self.levels)
+        run, squares, numbers = self.target.run(x, y, self._short(each), SGD(rate)), 0.0, 0
         position = run.begin()
         steps, state = steps_from(position), position.state
         for step in range(each * len(self.levels)):
-            level, rate = self.levels[step // each], rates[step // each]
+            level = self.levels[step // each]
             exact, before = _clipped(run, state, step), _weights(run, state, step)
             state = steps.release_and_take(state, step)
-            released = (before - _weights(run, state, step)) * max(1, len(x)) / rate
+            released = (before - _weights(run, state, step)) * size / rate
             squares += float(((released - exact) / level.scale).square().sum())
             numbers += len(exact)
         return Check(name, float(2 * min(chi2.cdf(squares, numbers), chi2.sf(squares, numbers))))

@@ -6,6 +6,7 @@
 [(2.0, 0, 3), (3.0, 3, 2)]
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -15,6 +16,9 @@ from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import runs_of
 
 __all__ = ["Level", "epsilon_shown", "levels_of", "repeated"]
+
+MOST_COMPOSED = 8
+"""Noise multipliers."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,18 @@ def repeated(values: Sequence[float], steps: int) -> float | tuple[tuple[float, 
     return runs[0][0] if len(runs) == 1 else runs
 
 
+def _few(steps: dict[float, int]) -> list[tuple[float, int]]:
+    """So few noise multipliers that composing them takes seconds: each stands for smaller ones, which cost no less."""
+    ordered = sorted(steps)
+    size = math.ceil(len(ordered) / MOST_COMPOSED)
+    groups = (ordered[start : start + size] for start in range(0, len(ordered), size))
+    return [(group[-1], sum(steps[noise] for noise in group)) for group in groups]
+
+
 def epsilon_shown(plan: PrivacyPlan, less: float = 1.0) -> float:
     """The epsilon that a run under the plan has at least, if its noise is `less` times what is claimed."""
     steps: dict[float, int] = {}
     for level in levels_of(plan):
         steps[level.noise] = steps.get(level.noise, 0) + level.steps
-    levels = tuple((less * noise, number) for noise, number in steps.items())
+    levels = tuple((less * noise, number) for noise, number in _few(steps))
     return epsilon_of_noise(levels, plan.batch_size / plan.dataset_size, plan.delta, plan.max_records_per_person)

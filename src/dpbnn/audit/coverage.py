@@ -50,13 +50,12 @@ class Coverage:
 
     def __str__(self) -> str:
         seen = self.looked_at
-        numbers = {name: _numbers(seen[name]) for name in ("levels", "rows_per_person", "records", "weights")}
         one_level, one_row = seen["levels"] == (1,), seen["rows_per_person"] == (1,)
         return (
-            f"Looked at: {' and '.join(map(str, seen['clipping']))} clipping; {numbers['levels']} "
-            f"level{'s' * (not one_level)} of noise and clip norm; {numbers['rows_per_person']} "
-            f"row{'s' * (not one_row)} per person; {' and '.join(map(str, seen['form']))} gradients; "
-            f"{numbers['records']} records in a batch; {numbers['weights']} weights. "
+            f"Looked at: {_listed(seen['clipping'])} clipping; {_listed(seen['levels'])} "
+            f"level{'s' * (not one_level)} of noise and clip norm; {_listed(seen['rows_per_person'])} "
+            f"row{'s' * (not one_row)} per person; {_listed(seen['form'])} gradients; batches of "
+            f"{_listed(seen['records'])} records; networks of {_range(seen['weights'])} weights. "
             f"Not looked at: {'; '.join(self.not_looked_at)}."
         )
 
@@ -100,7 +99,10 @@ def _pairs(settings: Sequence[tuple[tuple[str, str], ...]]) -> list[tuple[tuple[
     return [pair for first, second in combinations(settings, 2) for pair in product(first, second)]
 
 
-def _numbers(values: Sequence[str | int]) -> str:
-    """All of a few, or the first and the last."""
-    shown = [f"{value:,}" for value in values]
-    return " and ".join(shown) if len(shown) < 3 else f"{shown[0]} to {shown[-1]}"
+def _listed(values: Sequence[str | int]) -> str:
+    shown = [f"{value:,}" if isinstance(value, int) else value for value in values]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def _range(values: Sequence[str | int]) -> str:
+    return _listed(values) if len(values) < 3 else f"{values[0]:,} to {values[-1]:,}"

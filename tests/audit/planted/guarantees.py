@@ -53,7 +53,7 @@ def adjacency():
 
 
 def rounded_down(patch):
-    patch.setattr(guarantee, "rounded_up", lambda epsilon: math.floor(epsilon * 1e4) / 1e4)
+    patch.setattr(guarantee, "rounded_up", lambda own: math.floor(own * 1e4) / 1e4 if math.isfinite(own) else own)
 
 
 def reasons_forgotten(patch):

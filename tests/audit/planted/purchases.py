@@ -134,11 +134,15 @@ def of_all_rows(patch):
     kept, bounds_of, whole = estimator.DPBayesEstimator._kept, Purchase.bounds_of, []
 
     def remembered(self, X, y, groups):
-        whole[:] = [np.concatenate([X, y[:, None]], axis=1)]
+        whole[:] = [X, y[:, None]]
         return kept(self, X, y, groups)
 
+    def of_whole(self, values):
+        parts = whole if values.shape[1] > whole[0].shape[1] else whole[:1]
+        return bounds_of(self, np.concatenate(parts, axis=1))
+
     patch.setattr(estimator.DPBayesEstimator, "_kept", remembered)
-    patch.setattr(Purchase, "bounds_of", lambda self, values: bounds_of(self, whole[0]))
+    patch.setattr(Purchase, "bounds_of", of_whole)
 
 
 def public_masks(patch):
