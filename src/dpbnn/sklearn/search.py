@@ -152,8 +152,8 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         for name in PAID_BY_THE_SEARCH:
             if any(name in own for own in settings):
                 raise DpbnnError(
-                    f"param_grid must not vary {name}, which is one for the whole search; set it once, on the search or "
-                    "its estimator."
+                    f"param_grid must not vary {name}, which is one for the whole search; set it once, on the search "
+                    "or its estimator."
                 )
         if self.estimator.checkpoint is not None or any("checkpoint" in own for own in settings):
             raise DpbnnError(

@@ -10,6 +10,7 @@ from tests.audit.planted import (
     checkpoints,
     clipping,
     guarantees,
+    meetings,
     noise,
     outside,
     purchases,
@@ -23,7 +24,7 @@ BUGS = [
     bug
     for part in (
         *(noise, clipping, settings, sampling, randomness, outside, checkpoints),
-        *(accounting, guarantees, budgets, purchases, searches),
+        *(accounting, guarantees, budgets, purchases, searches, meetings),
     )
     for bug in part.BUGS
 ]
