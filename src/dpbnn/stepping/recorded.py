@@ -26,7 +26,7 @@ from dpbnn.one_piece import in_one_piece, joined
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.mechanism import add_noise
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.records import ResidentRecords
+from dpbnn.records import ResidentRecords, generators_of_the_process
 from dpbnn.replica import switches_of
 from dpbnn.schedule import by_step
 from dpbnn.stepping.eager import EagerSteps
@@ -206,9 +206,10 @@ class RecordedSteps:
         return [self._levels_at[step], *(work.method.phase(state, step) for work, state in runs)]
 
     def _host_state(self) -> list[Any]:
-        """What must not change during a capture: modules, and the CPU generator that a model might draw from."""
-        on_host = self._masks.on(torch.device("cpu")).get_state().numpy().tobytes()
-        return [on_host, *(switches_of(work.checked.objective.model) for work in self._runs)]
+        """What must not change during a capture: modules, and generators on the host that a model might draw from."""
+        masks = self._masks.on(torch.device("cpu")).get_state().numpy().tobytes()
+        modules = [switches_of(work.checked.objective.model) for work in self._runs]
+        return [masks, generators_of_the_process(), *modules]
 
     def _part(self, size: int, step: int, is_all: bool = False) -> None:
         """Add the clipped gradients of one part of the batch to the sums, or write them there if it is all of it."""
