@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from dpbnn import _validate
+from dpbnn.own_draws import borrowed_generators
 from dpbnn.pooling import MaxPool2d
 
 __all__ = ["CNN", "MLP", "NETWORKS", "rebuild"]
@@ -105,5 +107,9 @@ NETWORKS: dict[str, type[MLP | CNN]] = {"MLP": MLP, "CNN": CNN}
 
 
 def rebuild(name: str, settings: Mapping[str, Any]) -> nn.Module:
-    """A network of ours from what its release says about it."""
-    return NETWORKS[_validate.one_of("network", name, NETWORKS)](**settings)
+    """A network of ours from what its release says about it; its weights are drawn, and nobody's draws are touched.
+
+    Guarantees: torch's own generator is left as it was.
+    """
+    with borrowed_generators(torch.device("cpu")):
+        return NETWORKS[_validate.one_of("network", name, NETWORKS)](**settings)
