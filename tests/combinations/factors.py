@@ -50,50 +50,57 @@ def factors() -> dict[str, Sequence[str]]:
 
 def rules() -> list[Rule]:
     """What cannot be combined, and why."""
-    known = factors()
-    usual = {name: values[:1] for name, values in known.items()}
-    small = {"batch": _but("batch", "above 4096")}
-    by_fit, by_estimator, by_command = ({"entry": _entries(own)} for own in ("fit", "estimator", "command line"))
+    return [*_rules_of_methods(), *_rules_of_size(), *_rules_of_entries()]
+
+
+def _rules_of_methods() -> list[Rule]:
+    with_optimizer, with_chain = (makers.methods_that_take(own) for own in ("optimizer", "keep_as"))
     return [
         Rule("some methods need masks", ("method", makers.methods_that_need_dropout()), {"dropout": ["yes"]}),
-        Rule(
-            "only some methods have an optimizer",
-            ("optimizer", _but("optimizer", "plain")),
-            {"method": makers.methods_that_take("optimizer")},
-        ),
-        Rule("only samplers keep a chain", ("keep", ["summary"]), {"method": makers.methods_that_take("keep_as")}),
+        Rule("few have an optimizer", ("optimizer", _but("optimizer", "plain")), {"method": with_optimizer}),
+        Rule("only samplers keep a chain", ("keep", _but("keep", "samples")), {"method": with_chain}),
         Rule("tokens are whole numbers", ("network", ["embedding"]), {"numbers": ["whole"]}),
+    ]
+
+
+def _rules_of_size() -> list[Rule]:
+    small = {"batch": _but("batch", "above 4096")}
+    return [
         Rule("thousands of records take seconds in a loop over a GRU", ("network", ["gru"]), small),
         Rule("thousands of micro-batches take seconds", ("micro_batch", ["1"]), small),
+    ]
+
+
+def _rules_of_entries() -> list[Rule]:
+    usual = {name: values[:1] for name, values in factors().items()}
+    fit, estimators, commands = (_entries(own) for own in ("fit", "estimator", "command line"))
+    chosen = ("network", "optimizer", "keep", "clipping", "levels", "micro_batch", "precision", "frozen")
+    chosen_otherwise = {
+        "method": makers.methods_for_tables(),
+        "likelihood": makers.likelihoods_for_tables(),
+        "prior": ["Gaussian"],
+    }
+    return [
         Rule("workers read a Dataset", ("workers", ["1"]), {"records": ["dataset"]}),
-        Rule("only the command line reads files", ("records", ["file"]), by_command),
-        Rule(
-            "the command line reads files, and always has a checkpoint",
-            ("entry", by_command["entry"]),
-            {"records": ["file"], "checkpoint": _but("checkpoint", "none")},
-        ),
-        Rule("estimators take arrays", ("entry", by_estimator["entry"]), {"records": ["arrays"]}),
+        Rule("only the command line reads files", ("records", ["file"]), {"entry": commands}),
+        Rule("the command line reads files", ("entry", commands), {"records": ["file"]}),
+        Rule("it always has a checkpoint", ("entry", commands), {"checkpoint": _but("checkpoint", "none")}),
+        Rule("estimators take arrays", ("entry", estimators), {"records": ["arrays"]}),
         Rule("bounds must not be bought twice", ("entry", ["estimator, bought bounds"]), {"checkpoint": ["none"]}),
         Rule(
             "estimators and the command line choose the network and the plan themselves",
-            ("entry", _but("entry", "fit")),
-            {
-                **{name: usual[name] for name in ("network", "optimizer", "keep", "clipping", "levels", "micro_batch")},
-                **{name: usual[name] for name in ("precision", "frozen", "workers", "public_data")},
-                "method": makers.methods_for_tables(),
-                "likelihood": makers.likelihoods_for_tables(),
-                "prior": ["Gaussian"],
-            },
+            ("entry", [*estimators, *commands]),
+            {name: usual[name] for name in (*chosen, "public_data")} | chosen_otherwise,
         ),
         Rule(
             "fit_many takes neither a checkpoint nor public data",
             ("runs", ["many"]),
-            {**by_fit, **{name: usual[name] for name in ("checkpoint", "public_data", "threads")}},
+            {"entry": fit} | {name: usual[name] for name in ("checkpoint", "public_data", "threads")},
         ),
         Rule(
             "threads share what they are given, and a checkpoint cannot be shared",
             ("threads", ["3"]),
-            {**by_fit, "workers": ["0"], "checkpoint": ["none"]},
+            {"entry": fit, "workers": ["0"], "checkpoint": ["none"]},
         ),
     ]
 

@@ -2,10 +2,11 @@
 
 import warnings
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
 from threading import Barrier
+from typing import Any
 
 import numpy as np
 import torch
@@ -195,29 +196,31 @@ def _require_same(first: Outcome, second: Outcome, how: str) -> None:
 
 def threads_do_not_touch_each_other(bench: Bench) -> None:
     """Several threads at once, on the same model, records and method, get what one gets alone."""
-    subject, alone = bench.subject, bench.whole
-    threads = int(subject.cell["threads"])
-    for _ in range(ROUNDS):
-        model, together = subject.network(), Barrier(threads)
+    subject, threads = bench.subject, int(bench.subject.cell["threads"])
+    with warnings.catch_warnings(action="ignore"):
+        (alone,) = fitted(subject, subject.records, subject.network())
+        for _ in range(ROUNDS):
+            model = subject.network()
+            with watched_for_changes(model, subject.records.x, subject.records.y) as changed, counting() as steps:
+                found = _at_once(threads, lambda model=model: fitted(subject, subject.records, model))
+            errors = [repr(own.exception()) for own in found if own.exception() is not None]
+            require(not errors, f"{len(errors)} of {threads} threads fail: {errors[:1]}")
+            require(not changed, f"changed: {', '.join(changed)}")
+            require(len(steps) == threads * subject.plan.steps, f"{len(steps)} releases in {threads} threads")
+            for own in found:
+                one, other = own.result()[0].posterior.tensors(), alone.posterior.tensors()
+                require(all(torch.equal(one[name], other[name]) for name in other), "a thread gets another posterior")
 
-        def train(_: int, model=model, together=together):
-            together.wait()
-            return fitted(subject, subject.records, model)
 
-        with (
-            warnings.catch_warnings(action="ignore"),
-            watched_for_changes(model, subject.records.x, subject.records.y) as changed,
-            counting() as steps,
-            ThreadPoolExecutor(threads) as pool,
-        ):
-            found = [pool.submit(train, number) for number in range(threads)]
-        errors = [repr(own.exception()) for own in found if own.exception() is not None]
-        require(not errors, f"{len(errors)} of {threads} threads fail: {errors[:1]}")
-        require(not changed, f"changed: {', '.join(changed)}")
-        require(len(steps) == threads * subject.plan.steps, f"{len(steps)} releases in {threads} threads")
-        for own in found:
-            one, other = own.result()[0].posterior.tensors(), alone.releases[0].posterior.tensors()
-            require(all(torch.equal(one[name], other[name]) for name in other), "a thread gets another posterior")
+def _at_once(threads: int, task: Callable[[], Any]) -> list[Future[Any]]:
+    together = Barrier(threads)
+
+    def run() -> Any:
+        together.wait()
+        return task()
+
+    with ThreadPoolExecutor(threads) as pool:
+        return [pool.submit(run) for _ in range(threads)]
 
 
 def nobody_counts_with_more_rows_than_allowed(bench: Bench) -> None:

@@ -48,7 +48,7 @@ among the arguments is called with the plan."""
 RATES = {"sgld": 1e-3}
 """Learning rates, where 0.05 does not suit."""
 OPTIMIZERS: dict[str, Arguments] = {"plain": {}, "momentum": {"momentum": 0.5}, "Adam": {"optimizer": "Adam"}}
-KEEPING = {"samples": KeepSamples(burn_in=1), "summary": KeepSummary(rank=2, burn_in=0)}
+KEEPING = {"samples": KeepSamples(burn_in=0), "summary": KeepSummary(rank=2, burn_in=0)}
 
 
 def method_forms() -> dict[str, str]:

@@ -18,10 +18,10 @@ from tests.combinations.watch import Clip, with_mask
 
 LARGEST_NORM = 1e18
 """Beyond it a gradient counts as not finite, as docs/clipping.md says."""
-ROUNDING = {"bfloat16": 0.05}
+ROUNDING = {"bfloat16": 0.01}
 """Of a record's own norm, or of 1 where that is more, as a short gradient is a difference of longer ones: how far its
 gradient may be off. bfloat16 has 8 bits, of which several products cost some."""
-OF_FLOAT32 = 5e-6
+OF_FLOAT32 = 1e-6
 
 
 @dataclass(frozen=True)
