@@ -39,6 +39,8 @@ import torch
 import dpbnn
 from dpbnn.choosing import Facts, choose
 from dpbnn.privacy.bounds import Bounds
+from dpbnn.privacy.guarantee import Circumstances
+from dpbnn.privacy.ledger import Ledger
 from dpbnn.tabular import in_units, train
 
 FOLDER = Path(__file__).parent
@@ -185,7 +187,8 @@ def ours(
             "clip_norm": tuned["clip"] * chosen.plan.clip_norm,
         }
         chosen = choose(facts, given)
-    release = train(split.x, split.y, facts, chosen, is_counted=True, seed=seed, progress=False)
+    ledger = Ledger.open(chosen.plan, chosen.purchases)
+    release = train(split.x, split.y, facts, chosen, ledger, seed=seed).release(Circumstances("zero_out"))
     prediction: Any = release.predict(split.x_test, seed=seed)
     if split.span is not None:
         prediction = in_units(prediction, *split.span)

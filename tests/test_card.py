@@ -39,6 +39,21 @@ def test_what_the_guard_found_is_on_the_card():
     assert "- weak: delta-not-small: delta is 0.01 for 1000 records." in text
 
 
+def test_the_card_lists_what_was_spent():
+    spent = fitted(replace(PLAN, pure_epsilons=(0.01, 0.02, 0.02), max_records_per_person=2))
+    lines = card_of(spent).split("## Ledger")[1].split("##")[0].splitlines()
+    assert "| training | Gaussian noise on a clipped sum | 2 | 50 | 2 |" in lines
+    assert "| given by the caller | bought elsewhere | 0.01 | 1 | 2 |" in lines
+    assert "| given by the caller | bought elsewhere | 0.02 | 2 | 2 |" in lines
+    many = [
+        {"purpose": f"column {place}", "mechanism": "quantile", "level": 0.1, "count": 1, "rows_per_person": 1}
+        for place in range(9)
+    ]
+    text = card(spent.guarantee, {"ledger": many})
+    assert "| column 0, column 1, column 2, column 3, column 4, column 5 and 3 more like it, each | quantile |" in text
+    assert "## Ledger" not in card(spent.guarantee, {}), "as in releases of before"
+
+
 def card_of(release, audit=None):
     return card(release.guarantee, release.settings, audit)
 

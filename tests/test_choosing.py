@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpbnn.choosing import METHODS, Facts, choose
+from dpbnn.choosing import METHODS, NOISE_LEVEL, Facts, choose
 from dpbnn.types import DpbnnError
 
 SMALL = Facts(rows=300, columns=8, features=8, outputs=2, epsilon=1.0, delta=1e-5)
@@ -55,9 +55,11 @@ def test_epochs_give_steps():
 
 
 def test_what_is_bought_is_in_the_plan():
-    chosen = choose(replace(LARGE, rows=2000, pure_epsilons=(0.01,) * 6))
+    bounds = {f"bound {place}": 0.01 for place in range(6)}
+    chosen = choose(replace(LARGE, rows=2000, purchases=bounds))
     assert chosen.plan.pure_epsilons == (0.01,) * 6 + (chosen.noise_epsilon,)
-    assert choose(replace(SMALL, pure_epsilons=(0.01,))).plan.pure_epsilons == (0.01,)
+    assert chosen.purchases == bounds | {NOISE_LEVEL: chosen.noise_epsilon}
+    assert choose(replace(SMALL, purchases={"a bound": 0.01})).plan.pure_epsilons == (0.01,)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ pytest.importorskip("opendp")
 
 import dpbnn
 from dpbnn import cli
+from tests.spending import Watch
 
 SCHEMA = """
 target = "bought"
@@ -168,6 +169,7 @@ def test_every_method_can_be_asked_for(folder, capsys, method):
         (f"{FIT} --out m --epsilon 1 --method x", "--method must be"),
         (f"{FIT} --out m --epsilon 1 --hidden x", "--hidden must be"),
         (f"{FIT} --out m --epsilon 1 --resume", "--resume must find"),
+        (f"{FIT} --out m --epsilon 1 --take-over", "--take-over must come with --resume"),
         ("fit data.csv --schema log.toml --out m --epsilon 1", "the target 'age' must not have scale = \"log\""),
         ("check data.csv", "for a table give --schema and --epsilon too"),
         (f"{FIT} --out data.csv --epsilon 1", "--out must be a new folder"),
@@ -315,7 +317,8 @@ def test_an_interrupted_run_goes_on_and_buys_nothing_twice(folder, capsys, how, 
     unfinished = folder / "model.unfinished"
     assert not (folder / "model").exists()
     assert unfinished.stat().st_mode & 0o077 == 0, "for its owner alone"
-    bounds = (unfinished / "bounds.json").read_text()
+    kept = json.loads((unfinished / "ledger.json").read_text())["bought"]
+    low, high = sorted(kept[f"{side} quartile of column 'age'"]["value"] for side in ("lower", "upper"))
     same = ("--epochs", "800", "--json")
     code, printed = fit(capsys, *same, schema="numbers.toml")
     assert code == 2
@@ -323,15 +326,39 @@ def test_an_interrupted_run_goes_on_and_buys_nothing_twice(folder, capsys, how, 
     code, printed = fit(capsys, "--epochs", "700", "--json", "--resume", schema="numbers.toml")
     assert code == 2
     assert "other settings or another schema" in printed.err
-    monkeypatch.setattr("dpbnn.privacy.bounds.quantile", lambda *_: pytest.fail("bought again"))
+    watch = Watch()(monkeypatch)
     code, printed = fit(capsys, *same, "--resume", schema="numbers.toml")
     assert code == 0
+    assert "charged again" not in printed.err, "the same key goes on"
     result = json.loads(printed.out)
     table = json.loads((folder / "model" / "table.json").read_text())["schema"]["columns"]["age"]
-    assert [table["low"], table["high"]] == json.loads(bounds)["age"]
+    assert [table["low"], table["high"]] == [low - (high - low), high + (high - low)], "to the last bit"
+    assert watch.purposes == ["noise level of the targets"], "which the first run had not come to"
     release = dpbnn.load(folder / "model")
     assert release.settings["releases_charged"] == result["guarantee"]["plan"]["steps"], "no step was paid for twice"
     assert not unfinished.exists()
+
+
+def test_a_noise_level_that_was_bought_is_not_bought_again(folder, capsys, monkeypatch):
+    from dpbnn.tables import fitting
+
+    watch, same = Watch()(monkeypatch), ("--epochs", "20", "--json", "--batch-size", "2000")
+
+    def cut(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "_write", cut)
+        fit(capsys, *same, schema="numbers.toml")
+    bought = json.loads((folder / "model.unfinished" / "ledger.json").read_text())["bought"]
+    code, _ = fit(capsys, *same, "--resume", schema="numbers.toml")
+    assert code == 0
+    assert watch.purposes == list(bought), "each once, in two runs"
+    assert len(bought) == 3
+    release = dpbnn.load(folder / "model")
+    assert release.likelihood == dpbnn.HomoscedasticGaussian(bought["noise level of the targets"]["value"])
+    assert [own["purpose"] for own in release.settings["ledger"]] == ["training", *bought]
+    assert "noise level of the targets" in (folder / "model" / "card.md").read_text()
 
 
 def test_a_release_that_is_ready_is_handed_over_and_never_made_again(folder, capsys, monkeypatch):
@@ -358,3 +385,49 @@ def test_a_release_that_is_ready_is_handed_over_and_never_made_again(folder, cap
     code, printed = fit(capsys, "--resume", "--quiet")
     assert code == 2
     assert "has been handed over" in printed.err
+
+
+def test_an_unfinished_run_of_another_host_is_refused_unless_it_is_taken_over(folder, capsys, monkeypatch):
+    from dpbnn.checkpoint import claim
+    from dpbnn.tables import fitting
+
+    def cut(*_, **__):
+        raise KeyboardInterrupt
+
+    few = ("--epochs", "9", "--quiet")
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "train", cut)
+        patch.setattr(sys, "argv", ["dpbnn", *FIT.replace("schema.toml", "numbers.toml").split(), "--out", "model"])
+        sys.argv += ["--epsilon", "3", *few]
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            cli.main()
+    bounds = (folder / "model.unfinished" / "bounds.json").read_text()
+    monkeypatch.setattr(claim, "host", lambda: "elsewhere")
+    capsys.readouterr()
+    code, printed = fit(capsys, *few, "--resume", schema="numbers.toml")
+    assert code == 2
+    assert "model.unfinished belongs to a worker on" in printed.err
+    assert "--take-over" in printed.err
+    assert printed.err.count("\n") == 1
+    code, printed = fit(capsys, *few, "--resume", "--take-over", schema="numbers.toml")
+    assert code == 0
+    table = json.loads((folder / "model" / "table.json").read_text())["schema"]["columns"]["age"]
+    assert [table["low"], table["high"]] == json.loads(bounds)["age"], "nothing is bought twice"
+    assert not (folder / "model.unfinished").exists()
+
+
+def test_a_worker_whose_table_was_taken_over_hands_nothing_over(folder, capsys, monkeypatch):
+    from dpbnn.tables import fitting
+
+    original = fitting._hand_over
+
+    def taken_over(order, claim):
+        (order.unfinished / "owner").write_text('{"host": "elsewhere", "token": "another"}')
+        return original(order, claim)
+
+    monkeypatch.setattr(fitting, "_hand_over", taken_over)
+    code, printed = fit(capsys, "--quiet", "--epochs", "2")
+    assert code == 2
+    assert "was taken over by a worker on elsewhere" in printed.err
+    assert not (folder / "model").exists()
+    assert (folder / "model.unfinished" / "release").exists()

@@ -8,6 +8,7 @@ from torch import nn
 import dpbnn
 from dpbnn.clipping import check_model, clip_and_sum, clipped_gradient_sum
 from dpbnn.privacy.randomness import Randomness
+from tests.checkpoint.interrupting import fit_interrupted
 from tests.clipping.test_engines import MODELS as FALLBACKS
 from tests.clipping.test_engines import Wrapped
 from tests.clipping.test_joint import MODELS as JOINT
@@ -16,7 +17,7 @@ from tests.clipping.test_rules import LAYERS, build, records
 from tests.clipping.test_sensitivity import distance, nearly_cancelling
 from tests.methods.test_contract import EVERY, PRIVATE, X, Y, same
 from tests.methods.test_contract import network as with_dropout
-from tests.test_training import fit, fit_interrupted, network, same_weights
+from tests.test_training import fit, network, same_weights
 from tests.truth import assert_equals_truth, clipped_sum
 
 pytestmark = [
@@ -49,8 +50,8 @@ def test_a_fallback_gives_the_truth_on_a_device(name):
 @pytest.mark.parametrize("precision", ["highest", "high", "medium"])
 def test_tensor_cores_do_not_let_a_record_through(precision):
     """With TF32 allowed everywhere, sums and norms of the engine are still float32 or wider."""
-    from dpbnn.clipping.objective import full_precision
     from dpbnn.clipping.per_record import Outer
+    from dpbnn.execution import full_precision
 
     a, g = (part.to(CUDA) for part in nearly_cancelling(torch.float32))
     outer = Outer(a, g, torch.Size((48, 48)))
@@ -111,6 +112,14 @@ def test_a_run_on_a_device_learns_resumes_and_leaves_the_model_alone(monkeypatch
     release.save(tmp_path / "release")
     loaded = dpbnn.load(tmp_path / "release", network(dropout))
     assert loaded.predict(torch.zeros(5, 6)).probabilities.shape == (5, 3)
+
+
+def test_a_run_that_began_on_a_device_goes_on_without_it_with_fresh_noise(monkeypatch, tmp_path):
+    fit_interrupted(monkeypatch, "fingerprint", 8, checkpoint=tmp_path / "run", device=CUDA)
+    with pytest.warns(dpbnn.DpbnnWarning, match="7 of its steps are charged again"):
+        release = fit(checkpoint=tmp_path / "run")
+    assert release.settings["releases_charged"] == 20
+    assert not next(iter(release.posterior.weights.values())).is_cuda
 
 
 def test_bfloat16_autocast_on_a_device_keeps_clipping_in_float32():

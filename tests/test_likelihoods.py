@@ -262,7 +262,7 @@ def test_outputs_that_are_no_rows_are_refused(likelihood):
 
 @pytest.mark.parametrize("bad", [torch.tensor([0, 1, 2]), torch.tensor([-1.0, 1.0]), torch.tensor([[0.0], [math.inf]])])
 def test_values_that_are_neither_zero_nor_one_are_refused_before_training(bad):
-    with pytest.raises(dpbnn.DpbnnError, match=r"must be 0 or 1, got (2|-1|inf); .* Categorical .* HomoscedasticG"):
+    with pytest.raises(dpbnn.DpbnnError, match=r"must be 0 or 1, got others; .* Categorical .* HomoscedasticG"):
         Bernoulli().check_values(bad, 1)
     for good in (BITS, BITS.bool(), BITS.float(), torch.tensor([0.0, math.nan, 1.0])):
         Bernoulli().check_values(good, 1)
@@ -270,7 +270,7 @@ def test_values_that_are_neither_zero_nor_one_are_refused_before_training(bad):
 
 def test_labels_outside_of_the_classes_are_refused_before_training():
     Categorical().check_values(LABELS, 3)
-    with pytest.raises(dpbnn.DpbnnError, match="Labels must lie in 0 to 1, the model's 2 classes, got 0 to 2"):
+    with pytest.raises(dpbnn.DpbnnError, match="Labels must lie in 0 to 1, the model's 2 classes, got others"):
         Categorical().check_values(LABELS, 2)
 
 

@@ -2,6 +2,8 @@
 
 import copy
 import math
+from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from torch import nn
 
 import dpbnn
 from dpbnn.clipping.objective import Objective
-from dpbnn.ensemble import FEWEST_TOGETHER, Ensemble, PeakMemory, layout
+from dpbnn.ensemble import FEWEST_TOGETHER, Ensemble, Known, PeakMemory, layout
 from dpbnn.likelihoods import Categorical, HomoscedasticGaussian
 from dpbnn.networks import CNN, MLP
 from dpbnn.predict import Predictor, predict
@@ -186,7 +188,7 @@ def chosen(model, x, num_draws, limit, keeps_dropout=False):
     posterior = Draws([{n: p.detach() for n, p in model.named_parameters()}] * num_draws, keeps_dropout)
     ensemble = Ensemble(Objective(model, Categorical()), posterior, num_draws, seed=0)
     with torch.no_grad(), ensemble.mode():
-        return layout(ensemble, x[:1], len(x), limit, look=lambda predicted: None)
+        return layout(ensemble, x[:1], len(x), limit, lambda predicted: None, Known())
 
 
 def test_rows_and_draws_are_chosen_by_what_they_take():
@@ -213,9 +215,11 @@ def test_what_records_take_is_looked_at_once_for_each_kind_of_them():
     model.register_forward_hook(lambda *given: passes.append(len(given[1][0])))
     objective, posterior = Objective(model, Categorical()), Draws.around(model, 1)
 
+    known = Known()
+
     def passes_for(x):
         passes.clear()
-        predict(objective, posterior, x, 1, seed=0)
+        predict(objective, posterior, x, 1, seed=0, known=known)
         return list(passes)
 
     assert passes_for(torch.ones(5, 4)) == [1, 3, 5]
@@ -305,7 +309,8 @@ def test_masks_are_independent_between_draws_and_between_records(limit):
 
 def test_masks_differ_between_parts_of_a_stream():
     model, posterior = linear_with_dropout(30, 0.5)
-    predictor = Predictor(Objective(model, HomoscedasticGaussian(1.0)), posterior, 20, seed=0)
+    objective = Objective(model, HomoscedasticGaussian(1.0))
+    predictor = Predictor(partial(nullcontext, objective), posterior, 20, seed=0)
     first, second = predictor.in_parts(torch.ones(2, 30), rows=1)
     assert not torch.equal(first.means, second.means)
     again, _ = predictor.in_parts(torch.ones(2, 30), rows=1)

@@ -1,10 +1,13 @@
 """Records come from memory or a Dataset, by Poisson sampling alone."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
+import dpbnn
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.privacy.sampling import PoissonSampler
 from dpbnn.records import as_records
@@ -73,7 +76,7 @@ def test_lists_frames_and_arrays_that_may_not_be_written_to_are_taken_as_arrays(
         (Stream(), None, "map-style Dataset, got Stream"),
         (RandomSampler(TensorDataset(X, Y)), None, "got RandomSampler"),
         (X, None, "y must be given"),
-        (X, Y[:-1], "50 and 49 rows"),
+        (X, Y[:-1], "one row per record, got different numbers"),
         (TensorDataset(X, Y), Y, "y must be None when X is a Dataset"),
         (TensorDataset(X), None, r"\(x, y\) pairs"),
         (TensorDataset(X[:0], Y[:0]), None, "at least one record"),
@@ -86,3 +89,49 @@ def test_lists_frames_and_arrays_that_may_not_be_written_to_are_taken_as_arrays(
 def test_anything_else_is_refused(x, y, message):
     with pytest.raises(DpbnnError, match=message):
         as_records(x, y, torch.float32)
+
+
+class Augmented(Dataset):
+    """Draws while it is read, by torch or in another way."""
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, row):
+        return torch.ones(3) * row + float(self.draw()), row % 2
+
+
+def fit_on(dataset, **options):
+    plan = dpbnn.PrivacyPlan(30, 10, 4, clip_norm=1.0, noise_multiplier=1.0, delta=1e-3)
+    how = {"method": dpbnn.SGD(0.1), "plan": plan, "likelihood": dpbnn.Categorical(), "unsafe_seed": 1}
+    model = torch.nn.Linear(3, 2)
+    torch.nn.init.zeros_(model.weight)
+    torch.nn.init.zeros_(model.bias)
+    return dpbnn.fit(model, dataset, **how | options).posterior.weights
+
+
+@pytest.mark.parametrize("draw", [np.random.rand, random.random], ids=["NumPy", "Python"])
+def test_draws_of_a_dataset_that_anybody_may_have_seeded_are_refused(draw):
+    with pytest.raises(dpbnn.DpbnnError, match=r"must draw by torch.*Execution\(dataset_workers=1\)"):
+        fit_on(Augmented(draw))
+
+
+def test_draws_of_a_dataset_by_torch_come_from_the_runs_secret_key():
+    dataset = Augmented(lambda: torch.rand(()))
+    first = fit_on(dataset)
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        again = fit_on(dataset)
+        assert all(torch.equal(first[name], again[name]) for name in first)
+    other = fit_on(dataset, unsafe_seed=2)
+    assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_reading_a_dataset_leaves_torchs_generator_alone():
+    dataset = Augmented(lambda: torch.rand(()))
+    before = torch.get_rng_state()
+    list(as_records(dataset, None, torch.float32).all())
+    assert torch.equal(before, torch.get_rng_state())

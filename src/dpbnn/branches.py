@@ -26,16 +26,21 @@ _held: list[object] = []
 _waiting: list[Callable[[], None]] = []
 
 
+def _is_capturing() -> bool:
+    """Whether this thread's work is being captured: others may do theirs meanwhile."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
 def hold(values: object) -> None:
     """Inside a branch, keep this until all branches have come together; elsewhere nothing."""
-    if _inside:
+    if _inside and _is_capturing():
         _held.append(values)
 
 
 @contextmanager
 def beside() -> Iterator[torch.cuda.Stream | None]:
     """A branch beside all that follows, up to `join`; None where there are no branches."""
-    if _inside or not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+    if not _is_capturing() or _inside:
         yield None
         return
     main = torch.cuda.current_stream()
@@ -58,21 +63,26 @@ def when_there_is_room(work: Callable[[], None]) -> Iterator[None]:
     _waiting.append(work)
     try:
         yield
-        make_room()
+        while _waiting:
+            _waiting.pop()()
     finally:
         _waiting.clear()
 
 
 def make_room() -> None:
-    """For a while a device will have little to do: begin what waits for that."""
-    while _waiting:
+    """For a while a device will have little to do: begin what waits for that.
+
+    Only one thread captures at a time, and its streams tell it from others; autograd runs a part of it in a thread of
+    its own.
+    """
+    while _waiting and _is_capturing():
         _waiting.pop()()
 
 
 def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """``[work(item) for item in items]``; branches do not branch again."""
     every = list(items)
-    if len(every) < 2 or _inside or not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+    if len(every) < 2 or not _is_capturing() or _inside:
         return [work(item) for item in every]
     return _in_branches(work, every)
 

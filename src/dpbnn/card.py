@@ -21,6 +21,8 @@ HOW_TO_READ = """\
 The first row is the one to quote. An epsilon up to 1 is a strong promise, up to 3 a fair one, above 10 a
 weak one. The other epsilons answer other questions: what another way of computing gives, what would hold
 if a record were exchanged for another, and what would hold if everybody knew who is in which batch."""
+LEVELS = "A level is the noise multiplier of sums, and of everything else epsilon for one record."
+FEW = 6
 NO_AUDIT = "none yet; `dpbnn audit FOLDER` attacks the claim and adds what it finds"
 
 
@@ -32,6 +34,7 @@ def card(guarantee: PrivacyGuarantee, settings: Mapping[str, Any], audit: Mappin
         fill(str(guarantee).partition(" It rests on these assumptions")[0], LINE),
         "\n".join(["| what | figure |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows.items())]),
         HOW_TO_READ if guarantee.holds else "",
+        _spent(settings.get("ledger", ())),
         _listed("Assumptions", guarantee.assumptions),
         _listed("Findings", list(map(str, guard.noted(settings.get("findings", {}))))),
         _listed("Notes", settings.get("warnings", ())),
@@ -47,7 +50,8 @@ def _rows(guarantee: PrivacyGuarantee, settings: Mapping[str, Any]) -> dict[str,
         trained = {"predicts": f"{settings['predicts']}, from {', '.join(settings['from_columns'])}"} | trained
     if not guarantee.holds:
         return {"guarantee": "none"} | trained
-    without_sampling = replace(plan, batch_size=plan.dataset_size).epsilon(adjacency=guarantee.adjacency)
+    without_sampling = rounded_up(replace(plan, batch_size=plan.dataset_size).epsilon(adjacency=guarantee.adjacency))
+    is_of_all = without_sampling >= guarantee.epsilon  # or the plan is that of one candidate of a search
     by_accountant = (f"{name.upper()} {shown(own)}" for name, own in guarantee.epsilon_by_accountant.items())
     return {
         "epsilon, delta": f"{shown(guarantee.epsilon)}, {guarantee.delta:g}",
@@ -55,11 +59,32 @@ def _rows(guarantee: PrivacyGuarantee, settings: Mapping[str, Any]) -> dict[str,
         "adjacency": guarantee.adjacency.replace("_", " "),
         "epsilon by accountant": ", ".join(by_accountant),
         "epsilon if replaced by another": shown(guarantee.epsilon_replace_one),
-        "epsilon without amplification by sampling": shown(rounded_up(without_sampling)),
+        **({"epsilon without amplification by sampling": shown(without_sampling)} if is_of_all else {}),
         "sampling": guarantee.sampling,
         "mechanism": guarantee.mechanism,
         "random numbers": guarantee.random_source,
     } | trained
+
+
+def _spent(ledger: Sequence[Mapping[str, Any]]) -> str:
+    """What was released, for what, and how often; lines that differ by their purpose alone are one."""
+    lines: dict[tuple[Any, ...], list[str]] = {}
+    for entry in ledger:
+        alike = entry["mechanism"], entry["level"], entry["count"], entry["rows_per_person"]
+        lines.setdefault(alike, []).append(entry["purpose"].replace("|", "/"))
+    if not lines:
+        return ""
+    head = ["## Ledger\n", "| for | mechanism | level | times | rows of a person |", "| --- | --- | --- | --- | --- |"]
+    rows = [
+        f"| {_few(purposes)} | {how} | {level:.4g} | {count} | {most} |"
+        for (how, level, count, most), purposes in lines.items()
+    ]
+    return "\n".join([*head, *rows, "", LEVELS])
+
+
+def _few(purposes: Sequence[str]) -> str:
+    rest = len(purposes) - FEW
+    return ", ".join(purposes[:FEW]) + (f" and {rest} more like it, each" if rest > 0 else "")
 
 
 def _bound(audit: Mapping[str, Any]) -> str:

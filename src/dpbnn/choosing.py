@@ -27,7 +27,7 @@ from dpbnn import _validate
 from dpbnn.privacy.bounds import check_available
 from dpbnn.privacy.plan import PrivacyPlan
 
-__all__ = ["METHODS", "Chosen", "Facts", "choose"]
+__all__ = ["METHODS", "NOISE_LEVEL", "Chosen", "Facts", "choose"]
 
 METHODS = ("sgld", "bbp", "mc_dropout", "sgd")
 FEWEST_STEPS, MOST_STEPS = 100, 6000
@@ -51,6 +51,8 @@ FURTHER_TIME = 0.2
 """For each row times mu, beyond that."""
 LARGEST_RATE = {False: 16.0, True: 4.0}
 """In units in which a row has norm 1: beyond it steps overshoot."""
+NOISE_LEVEL = "noise level of the targets"
+"""What `noise_epsilon` buys."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Facts:
         is_regression: whether the target is a number.
         method: of `METHODS`.
         max_records_per_person: how many records one person may have.
-        pure_epsilons: what bounds cost.
+        purchases: what else is bought, such as bounds, each with its epsilon for one record.
     """
 
     rows: int
@@ -79,7 +81,7 @@ class Facts:
     is_regression: bool = False
     method: str = "sgld"
     max_records_per_person: int = 1
-    pure_epsilons: tuple[float, ...] = ()
+    purchases: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Chosen:
     """A way to train, and why; `plan` has the noise that keeps the budget.
 
     `caution` says where little can be expected. For numbers, `noise_epsilon` of the budget buys the noise level of the
-    targets: a quantile of what the network leaves over.
+    targets: a quantile of what the network leaves over. `purchases` are the plan's `pure_epsilons` by name.
     """
 
     method: str
@@ -98,6 +100,7 @@ class Chosen:
     prior_scale: float
     plan: PrivacyPlan
     noise_epsilon: float | None
+    purchases: Mapping[str, float] = field(default_factory=dict)
     caution: str = ""
     reasons: Mapping[str, str] = field(default_factory=dict)
 
@@ -133,6 +136,7 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Chosen:
         _validate.refuse("batch_size", f"at most the number of rows ({facts.rows})", batch_size)
     clip_norm = pick("clip_norm", _clip_norm(facts), f"near the largest gradient of a row of {facts.columns} columns")
     noise_epsilon = _noise_epsilon(facts) if facts.is_regression else None
+    purchases = {**facts.purchases, **({} if noise_epsilon is None else {NOISE_LEVEL: noise_epsilon})}
     plan = PrivacyPlan.for_budget(
         epsilon=facts.epsilon,
         delta=facts.delta,
@@ -141,9 +145,9 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Chosen:
         steps=steps,
         clip_norm=clip_norm,
         max_records_per_person=facts.max_records_per_person,
-        pure_epsilons=(*facts.pure_epsilons, *(() if noise_epsilon is None else (noise_epsilon,))),
+        pure_epsilons=tuple(purchases.values()),
     )
-    if plan.pure_epsilons:
+    if purchases:
         check_available()
     return Chosen(
         method=method,
@@ -154,6 +158,7 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Chosen:
         prior_scale=pick("prior_scale", PRIOR_SCALE, "weak, for columns scaled to -1 to 1"),
         plan=plan,
         noise_epsilon=noise_epsilon,
+        purchases=purchases,
         caution=_caution(facts, strength),
         reasons=reasons,
     )

@@ -14,17 +14,17 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils.parametrize import ParametrizationList
 
 from dpbnn import _validate
+from dpbnn.generators import without_fast_path
 from dpbnn.modes import evaluating
 from dpbnn.networks import CNN, MLP
 from dpbnn.types import DpbnnError
 
-__all__ = ["dropout_layers", "masks_on", "with_dropout", "without_fast_path"]
+__all__ = ["dropout_layers", "masks_on", "with_dropout"]
 
 ACTIVATIONS = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.RReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.GLU),
@@ -54,17 +54,6 @@ def masks_on(model: nn.Module) -> Iterator[None]:
         for _, module in dropout_layers(model):
             module.training = True
         yield
-
-
-@contextmanager
-def without_fast_path() -> Iterator[None]:
-    """No short cut of transformer layers, which in evaluation mode leave out the dropout layers inside them."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def with_dropout(model: nn.Module, rate: float) -> nn.Module:

@@ -5,29 +5,29 @@ layers, decisions that depend on values), one after another, with the same resul
 are the same in all draws, and the records are repeated instead: every copy gets masks of its own.
 """
 
-import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dpbnn.clipping.objective import Objective
-from dpbnn.dropout import dropout_layers, masks_on, without_fast_path
+from dpbnn.dropout import dropout_layers, masks_on
+from dpbnn.generators import Generators, ThreadMode, drawing_from, without_fast_path
 from dpbnn.likelihoods import Moments, Probabilities
 from dpbnn.modes import evaluating
 from dpbnn.posterior import Posterior
 from dpbnn.types import DpbnnError, Weights
 
-__all__ = ["Ensemble", "Inputs", "Layout", "PeakMemory", "Predicted", "layout"]
+__all__ = ["Ensemble", "Inputs", "Known", "Layout", "PeakMemory", "Predicted", "layout"]
 
 Predicted = Probabilities | Moments
 """Of one draw, or with a leading dimension of several."""
@@ -40,6 +40,9 @@ FEWEST_TOGETHER = 8
 
 BUSY = 2**29
 """Bytes that one draw works on which keep a GPU busy: stacks would only be slower."""
+
+SEVERAL = 5
+"""Draws that are run at once to see whether that can be."""
 
 HIDDEN_SCRATCH = 2
 """Kernels take memory of their own that is not seen: twice what is seen is set aside."""
@@ -65,7 +68,11 @@ class Inputs:
 
 
 class Ensemble:
-    """The networks that a posterior stands for; repeatable, as `seed` fixes the draws."""
+    """The networks that a posterior stands for; repeatable, as `seed` fixes the draws.
+
+    `objective` is for nobody else meanwhile, as its model's mode is switched. `stacks` says whether several draws can
+    run at once.
+    """
 
     def __init__(self, objective: Objective, posterior: Posterior, num_draws: int, seed: int) -> None:
         if posterior.keeps_dropout and not dropout_layers(objective.model):
@@ -77,7 +84,7 @@ class Ensemble:
         self.posterior = posterior
         self.num_draws = num_draws
         self.seed = seed
-        self.stacks = True
+        self.stacks = False
 
     def mode(self) -> AbstractContextManager[None]:
         """The mode in which the networks run; afterwards every module is in its own again."""
@@ -124,9 +131,7 @@ class Ensemble:
             return type(predicted)(*(values.unsqueeze(0) for values in predicted))
         if self.stacks:
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("error")  # vmap warns where it is slow
-                    return vmap(self.one, in_dims=(0, None))(weights, inputs.given())
+                return vmap(self.one, in_dims=(0, None))(weights, inputs.given())
             except Exception:  # whatever vmap cannot do, a plain run can; and if it cannot, its error is the clear one
                 self.stacks = False
         single = ({name: values[index] for name, values in weights.items()} for index in range(count))
@@ -149,13 +154,14 @@ def _stacked(group: list[Weights]) -> Weights:
 class Layout:
     """How much is done at a time: records and draws of the weights that run together, records that are read.
 
-    `copies` says that every network needs a copy of the records.
+    `copies` says that every network needs a copy of the records, `is_random` that it draws random numbers.
     """
 
     rows: int
     draws: int
     part: int
     copies: bool = False
+    is_random: bool = True
 
 
 def layout(
@@ -164,14 +170,16 @@ def layout(
     num_records: int,
     memory_limit: int,
     look: Callable[..., Any],
+    known: "Known",
     keep_draws: bool = False,
 ) -> Layout:
     """As much as `memory_limit` bytes can hold, or for a run on a CPU what suits it; at least one of each.
 
     Half is for networks that run, a quarter for records that were read and their results, the rest is left. What they
-    take is seen from one record that is run, alone and three times, with `look` called on what it predicts.
+    take is seen from one record that is run, alone and three times, with `look` called on what it predicts; `known` has
+    what was seen before of the same network.
     """
-    needs = _needs(ensemble, record, look)
+    needs = _needs(ensemble, record, look, known)
     # Masks share their weights; a draw of weights is there itself, and in the stack.
     each_draw = 0 if ensemble.posterior.keeps_dropout else needs.alone + 2 * needs.weights
     room = min(memory_limit // 2, CPU_ROOM) if record.device.type == "cpu" else memory_limit // 2
@@ -183,12 +191,17 @@ def layout(
     # Half of the room, as stacks are slow when they are large.
     draws = min(room // 2 // (each_draw + needs.each_row * rows), ensemble.num_draws)
     alone_is_enough = record.device.type != "cpu" and needs.each_row * rows > BUSY
-    return Layout(rows, 1 if alone_is_enough or draws < FEWEST_TOGETHER else draws, part, needs.copies)
+    together = 1 if alone_is_enough or draws < FEWEST_TOGETHER else draws
+    ensemble.stacks = together > 1 and not ensemble.posterior.keeps_dropout and _stacks(ensemble, record, known)
+    return Layout(rows, together, part, needs.copies, needs.is_random)
 
 
 @dataclass(frozen=True)
-class _Needs:
-    """Bytes: of all that one record takes, of each further one, of one draw's weights, and of one record's result."""
+class Needs:
+    """Bytes: of all that one record takes, of each further one, of one draw's weights, and of one record's result.
+
+    And whether draws are kept, and every network needs a copy of its inputs, or draws random numbers.
+    """
 
     alone: int
     each_row: int
@@ -196,18 +209,29 @@ class _Needs:
     result: int
     keeps_draws: bool
     copies: bool
+    is_random: bool
 
 
-_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Needs]] = weakref.WeakKeyDictionary()
+@dataclass(frozen=True)
+class Known:
+    """What was seen of a network, by the kind of record: looking takes longer than a small prediction.
+
+    Of threads that look at the same time, all go by what one of them has entered first.
+    """
+
+    needs: dict[Any, Needs] = field(default_factory=dict)
+    stacks: dict[Any, bool] = field(default_factory=dict)
 
 
-def _needs(ensemble: Ensemble, record: Tensor, look: Callable[..., Any]) -> _Needs:
-    """Looked at once for each network and kind of record: a small prediction takes less time than that."""
+def _kind(ensemble: Ensemble, record: Tensor) -> Any:
     computes_in = torch.is_autocast_enabled(record.device.type)
     of_network = ensemble.posterior.keeps_dropout, type(ensemble.objective.likelihood)
-    key = record.shape, record.dtype, record.device, computes_in, *of_network
-    known = _known.setdefault(ensemble.objective.model, {})
-    if key not in known:
+    return record.shape, record.dtype, record.device, computes_in, *of_network
+
+
+def _needs(ensemble: Ensemble, record: Tensor, look: Callable[..., Any], known: Known) -> Needs:
+    key = _kind(ensemble, record)
+    if key not in known.needs:
         weights, spoiled = ensemble.weights(), []
 
         def run(copies: int) -> Predicted:
@@ -217,16 +241,53 @@ def _needs(ensemble: Ensemble, record: Tensor, look: Callable[..., Any]) -> _Nee
             look(type(predicted)(*(values.unsqueeze(0) for values in predicted)))
             return predicted
 
-        (predicted, alone), (_, threefold) = (_peak(run, copies, (record, *weights.values())) for copies in (1, 3))
-        known[key] = _Needs(
+        with drawing_from(Generators.seeded(0)) as generators:
+            (predicted, alone), (_, threefold) = (_peak(run, copies, (record, *weights.values())) for copies in (1, 3))
+        seen = Needs(
             alone=alone,
             each_row=max(1, HIDDEN_SCRATCH * (threefold - alone) // 2),
             weights=sum(values.nbytes for values in weights.values()),
             result=sum(values.nbytes for values in predicted),
             keeps_draws=isinstance(predicted, Moments),
             copies=any(spoiled),
+            is_random=generators.used,
         )
-    return known[key]
+        known.needs.setdefault(key, seen)
+    return known.needs[key]
+
+
+def _stacks(ensemble: Ensemble, record: Tensor, known: Known) -> bool:
+    key = _kind(ensemble, record)
+    if key not in known.stacks:
+        known.stacks.setdefault(key, _runs_at_once(ensemble, record))
+    return known.stacks[key]
+
+
+def _runs_at_once(ensemble: Ensemble, record: Tensor) -> bool:
+    """Whether vmap runs several draws at once: not where it cannot, or does an operation for each draw by itself."""
+    weights = ensemble.weights()
+    several = _stacked([weights] * SEVERAL)
+    try:
+        with _Counting() as apart:
+            ensemble.one(weights, record.clone())
+        with _Counting() as together:
+            vmap(ensemble.one, in_dims=(0, None))(several, record.clone())
+    except Exception:  # whatever vmap cannot do, a plain run can; and if it cannot, its error is the clear one
+        return False
+    return not any(together.calls[func] >= SEVERAL * count for func, count in apart.calls.items())
+
+
+class _Counting(ThreadMode):
+    """Counts operations, but for views, which take no time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[Any] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view:
+            self.calls[func] += 1
+        return func(*args, **(kwargs or {}))
 
 
 def _peak(run: Callable[[int], Predicted], copies: int, known: Iterable[Tensor]) -> tuple[Predicted, int]:
@@ -235,7 +296,7 @@ def _peak(run: Callable[[int], Predicted], copies: int, known: Iterable[Tensor])
         return run(copies), memory.peak
 
 
-class PeakMemory(TorchDispatchMode):
+class PeakMemory(ThreadMode):
     """Watches the tensors that torch's operations make: the most bytes that were held by them at a time."""
 
     def __init__(self, known: Iterable[Tensor] = ()) -> None:

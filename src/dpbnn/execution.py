@@ -1,21 +1,19 @@
 """How a run is carried out: speed and memory, never what is released nor what it costs."""
 
-import os
-import sys
-import warnings
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from dpbnn import _validate
-from dpbnn.types import DpbnnWarning
+from dpbnn.types import DpbnnError
 
-__all__ = ["PRECISIONS", "Execution", "computing_in", "warn_of_slowness"]
+__all__ = ["PRECISIONS", "Execution", "computing_in", "full_precision", "without_autocast"]
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
-PACKAGE = os.path.join(os.path.dirname(__file__), "")
 
 
 @dataclass(frozen=True)
@@ -55,27 +53,102 @@ class Execution:
         _validate.non_negative("checkpoint_seconds", self.checkpoint_seconds)
 
 
+Setting = tuple[str | None, bool | None]
+"""Of float32 matrix products, and of TF32 in convolutions; None for what the user has set."""
+SETTINGS: dict[str | None, Setting] = {
+    None: (None, None),
+    "float32": ("highest", False),
+    "tf32": ("high", True),
+    # bfloat16 numbers lose nothing in TF32, in which products of theirs that are written out may be taken.
+    "bfloat16": ("high", False),
+}
+
+
 @contextmanager
 def computing_in(precision: str | None, device: torch.device) -> Iterator[None]:
     """Products of the model in this precision; afterwards torch's settings are as before."""
-    if precision is None:
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False)
+    with _gate.holding(SETTINGS[precision]), nullcontext() if precision is None else autocast:
         yield
-        return
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    # bfloat16 numbers lose nothing in TF32, in which products of theirs that are written out may be taken.
-    torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    try:
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False):
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Products of float32 numbers in float32: no autocast, no TF32, no bfloat16, whatever the user has set."""
+    with _gate.holding(("highest", None)), without_autocast(device):
+        yield
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """In the types of the numbers; to ask first takes less time than to switch off what is off."""
+    is_on = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if is_on else nullcontext()
+
+
+class _Gate:
+    """Torch's settings of precision hold for the whole process: threads that want others wait for each other.
+
+    A thread never waits while it holds a setting: inside of another block it lets go of the outer one first.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._by_user = self._now = ("highest", True)
+        self._holders = 0
+        self._mine = threading.local()
+
+    @contextmanager
+    def holding(self, wanted: Setting) -> Iterator[None]:
+        """Inside, products are computed as `wanted`, whatever other threads want."""
+        stack: list[Setting] = self._mine.__dict__.setdefault("stack", [])
+        if stack:
+            self._leave()
+        self._enter(wanted)
+        stack.append(wanted)
+        try:
             yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
+        finally:
+            self._leave()
+            stack.pop()
+            if stack:
+                self._enter(stack[-1])
+
+    def _enter(self, wanted: Setting) -> None:
+        with self._changed:
+            while self._holders and self._now != self._meant(wanted):
+                self._changed.wait()
+            if not self._holders:
+                self._by_user = self._now = _set_by_user()
+                self._set(self._meant(wanted))
+            self._holders += 1
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._holders -= 1
+            if not self._holders:
+                self._set(self._by_user)
+                self._changed.notify_all()
+
+    def _meant(self, wanted: Setting) -> tuple[str, bool]:
+        products, convolutions = wanted
+        return products or self._by_user[0], self._by_user[1] if convolutions is None else convolutions
+
+    def _set(self, setting: tuple[str, bool]) -> None:
+        if setting[0] != self._now[0]:
+            torch.set_float32_matmul_precision(setting[0])
+        if setting[1] != self._now[1]:
+            torch.backends.cudnn.allow_tf32 = setting[1]
+        self._now = setting
 
 
-def warn_of_slowness(text: str) -> None:
-    """A warning that points at the line outside of this package that led here."""
-    level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, DpbnnWarning, stacklevel=level)
+def _set_by_user() -> tuple[str, bool]:
+    try:
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    except RuntimeError as error:  # torch has two ways to set this, and does not take both
+        raise DpbnnError(
+            "torch's precision must be set by torch.set_float32_matmul_precision, if at all, got settings of "
+            "fp32_precision too; leave those out, and use Execution(precision=...)."
+        ) from error
+
+
+_gate = _Gate()

@@ -27,8 +27,8 @@ from dpbnn import _validate
 from dpbnn.execution import Execution
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
-from dpbnn.own_draws import borrowed_generators
-from dpbnn.privacy.budget import spending
+from dpbnn.preparation import on_current_device, refuse_several_processes
+from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.progress import tracked
 from dpbnn.records import ResidentRecords
@@ -83,6 +83,7 @@ def fit_many(
         Each run has batches and noise of its own.
         The releases are those of single runs, but for rounding.
     """
+    refuse_several_processes()
     runs: list[Run] = []
     listed = _listed(setups)
     for index, one in enumerate(listed):
@@ -90,16 +91,14 @@ def fit_many(
         with _named(index):
             run = prepared(one.model, x, targets, one.method, one.plan, one.likelihood, one.seed, device, execution)
             runs.append(run.inspected(x, targets))
+    ledgers = Ledger.open_all([run.work.plan for run in runs])
+    positions = [run.begin(None, ledger) for run, ledger in zip(runs, ledgers, strict=True)]
     releases: dict[int, Release] = {}
-    with spending(*(one.plan for one in listed)):
-        positions = [run.begin() for run in runs]
-        for group in _groups(runs, positions):
-            own_runs = [runs[index] for index in group]
-            reached = _train(own_runs, [positions[index] for index in group], progress)
-            for index, run, position in zip(group, own_runs, reached, strict=True):
-                release = run.release(position)
-                settings = {**release.settings, "runs_on_the_same_records": len(runs)}
-                releases[index] = replace(release, settings=settings)
+    for group in _groups(runs, positions):
+        own_runs = [runs[index] for index in group]
+        reached = _train(own_runs, [positions[index] for index in group], progress)
+        for index, run, position in zip(group, own_runs, reached, strict=True):
+            releases[index] = run.release(position, settings={"runs_on_the_same_records": len(runs)})
     return [releases[index] for index in range(len(runs))]
 
 
@@ -143,14 +142,18 @@ def _groups(runs: Sequence[Run], positions: Sequence[Position]) -> Iterable[list
 
 def _train(runs: list[Run], positions: list[Position], progress: bool) -> list[Position]:
     device, steps = runs[0].work.device, runs[0].work.plan.steps
-    with borrowed_generators(device):
+    with on_current_device(device):
         if len(runs) == 1:
             return [_last(runs[0], positions[0], progress)]
-        together = RecordedSteps([run.work for run in runs], [position.state for position in positions], 0)
+        ledgers = [position.ledger for position in positions]
+        states = [position.state for position in positions]
+        together = RecordedSteps([run.work for run in runs], states, 0, ledgers=ledgers)
         for step in tracked(range(steps), f"training {len(runs)} runs", progress):
-            for position in positions:
-                position.ledger.enter(step, step)
+            for ledger in ledgers:
+                ledger.enter(step, step)
             states = together.all_at_once(step)
+            for ledger in ledgers:
+                ledger.use(step, step)
     reached = zip(positions, states, strict=True)
     return [replace(position, state=state, how=together.how, step=steps) for position, state in reached]
 

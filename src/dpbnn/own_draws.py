@@ -10,32 +10,12 @@ Noise, sampling and masks are secret and never come from here (`dpbnn.privacy.ra
 
 import hashlib
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from threading import RLock
 
 import torch
 
 from dpbnn.types import Weights
 
-__all__ = ["Flat", "borrowed_generators", "derived_seed", "standard_normals"]
-
-_borrowing = RLock()
-
-
-@contextmanager
-def borrowed_generators(device: torch.device) -> Iterator[None]:
-    """Torch's own generators, from which models draw: one thread at a time has them, and leaves them as they were.
-
-    Masks of a private run are secret. Were another thread to seed these generators meanwhile, they might not be.
-    """
-    is_cuda = device.type == "cuda"
-    with (
-        _borrowing,
-        torch.random.fork_rng(devices=[device] if is_cuda else []),
-        torch.cuda.device(device) if is_cuda else nullcontext(),
-    ):
-        yield
+__all__ = ["Flat", "derived_seed", "standard_normals"]
 
 
 def derived_seed(seed: int | None, *path: int) -> int:

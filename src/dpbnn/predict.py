@@ -5,20 +5,21 @@ for the result, memory grows neither with the records nor, for classes, with the
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dpbnn import _validate
+from dpbnn._warn import warn
 from dpbnn.clipping.objective import Objective
-from dpbnn.dropout import without_fast_path
-from dpbnn.ensemble import Ensemble, Inputs, Layout, PeakMemory, Predicted, layout
-from dpbnn.execution import PRECISIONS, computing_in, warn_of_slowness
+from dpbnn.ensemble import Ensemble, Inputs, Known, Layout, PeakMemory, Predicted, layout
+from dpbnn.execution import PRECISIONS, computing_in
+from dpbnn.generators import Generators, drawing_from, without_fast_path
 from dpbnn.likelihoods import Moments, Probabilities
-from dpbnn.own_draws import borrowed_generators, derived_seed
+from dpbnn.own_draws import derived_seed
 from dpbnn.posterior import Posterior
 from dpbnn.prediction import ClassPrediction, Prediction, RealPrediction, joined, within_range
 from dpbnn.types import DpbnnError
@@ -30,18 +31,10 @@ CPU_LIMIT, DEVICE_SHARE = 2**28, 8
 
 
 def predict(
-    objective: Objective,
-    posterior: Posterior,
-    x: Any,
-    num_draws: int,
-    seed: int | None,
-    *,
-    keep_draws: bool = False,
-    memory_limit: int | None = None,
-    precision: str | None = None,
+    objective: Objective, posterior: Posterior, x: Any, num_draws: int, seed: int | None, **how: Any
 ) -> Prediction:
-    """What a `Predictor` with these settings says about all of `x`."""
-    return Predictor(objective, posterior, num_draws, seed, keep_draws, memory_limit, precision=precision)(x)
+    """What a `Predictor` says about all of `x`, with a model that nobody else uses meanwhile."""
+    return Predictor(lambda: nullcontext(objective), posterior, num_draws, seed, **how)(x)
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,7 @@ class Predictor:
     """The average of what draws of the weights predict; results are on the CPU.
 
     Args:
-        objective: the model and its likelihood; the model stays as it is.
+        lend: hands out the model and its likelihood for nobody else meanwhile: its mode is switched.
         posterior: where the weights are drawn from.
         num_draws: how many draws to average; all of them where the posterior holds fewer.
         seed: makes the draws repeatable; None for fresh ones.
@@ -57,11 +50,12 @@ class Predictor:
         memory_limit: bytes for the work beside inputs, posterior and result; what does not fit is done in parts. None
             for 256 MiB on a CPU and an eighth of a device's memory.
         convert: makes a tensor of some rows of the inputs.
+        known: what was seen of the networks before, which is added to; threads may share it.
         precision: what the networks' products are computed in: "float32", "tf32" or "bfloat16" (by autocast); None
             leaves torch's settings as they are. Probabilities and averages are in float32 or wider.
     """
 
-    objective: Objective
+    lend: Callable[[], AbstractContextManager[Objective]]
     posterior: Posterior
     num_draws: int
     seed: int | None = None
@@ -69,6 +63,7 @@ class Predictor:
     memory_limit: int | None = None
     convert: Callable[[Any], Tensor] = torch.as_tensor
     precision: str | None = None
+    known: Known = field(default_factory=Known)
 
     def __post_init__(self) -> None:
         _validate.whole_number("num_draws", self.num_draws)
@@ -83,20 +78,22 @@ class Predictor:
 
     def __call__(self, x: Any) -> Prediction:
         """For all records of `x`: records first, anything with a shape and slices, or a list of rows."""
-        run = self._run(x, None)
-        return run.predict(0, len(run.x))
+        with self.lend() as objective:
+            run = self._run(objective, x, None)
+            return run.predict(0, len(run.x))
 
     def in_parts(self, x: Any, rows: int) -> Iterator[Prediction]:
         """For `rows` records after another, from the same draws of the weights."""
         size = _validate.whole_number("rows", rows)
-        run = self._run(x, size)
-        return (run.predict(start, min(start + size, len(run.x))) for start in range(0, len(run.x), size))
+        with ExitStack() as stack:
+            run = self._run(stack.enter_context(self.lend()), x, size)
+            return run.predict_in_parts(size, stack.pop_all())
 
-    def _run(self, x: Any, rows: int | None) -> "_Run":
+    def _run(self, objective: Objective, x: Any, rows: int | None) -> "_Run":
         x = x.to_numpy() if hasattr(x, "to_numpy") else x
         x = x if getattr(x, "shape", ()) else self.convert(x)
         seed = derived_seed(None) if self.seed is None else int(self.seed)
-        ensemble = Ensemble(self.objective, self.posterior, self.num_draws, seed)
+        ensemble = Ensemble(objective, self.posterior, self.num_draws, seed)
         return _Run(self, ensemble, x, len(x) if rows is None else min(rows, len(x)))
 
 
@@ -112,7 +109,7 @@ class _Run:
             limit = asked.memory_limit or _default_limit(ensemble.device)
             with self._running(0):
                 record = self._read(0, 1)
-                self.layout = layout(ensemble, record, at_once, limit, _tally_once, asked.keep_draws)
+                self.layout = layout(ensemble, record, at_once, limit, _tally_once, asked.known, asked.keep_draws)
                 if asked.memory_limit is not None:
                     _warn_of_too_little(asked.memory_limit, ensemble, record)
 
@@ -120,6 +117,12 @@ class _Run:
         """For the records from `start` up to `end`."""
         size = self.layout.part
         return joined([self._part(first, min(first + size, end)) for first in range(start, max(end, start + 1), size)])
+
+    def predict_in_parts(self, size: int, lent: ExitStack) -> Iterator[Prediction]:
+        """For `size` records after another; then what was lent is given back."""
+        with lent:
+            for start in range(0, len(self.x), size):
+                yield self.predict(start, min(start + size, len(self.x)))
 
     def _part(self, start: int, end: int) -> Prediction:
         """The inner loop is over records: drawing weights may cost more than running them."""
@@ -136,11 +139,12 @@ class _Run:
 
     @contextmanager
     def _running(self, start: int) -> Iterator[None]:
-        """The model's mode, a seeded generator of its own, no gradients, and a clear word on inputs that do not fit."""
+        """The model's mode, seeded generators, no gradients, and a clear word on inputs that do not fit."""
+        generators = Generators.seeded(derived_seed(self.ensemble.seed, start))
         try:
             with (
                 torch.no_grad(),
-                _generators_seeded(self.ensemble.seed, start, self.ensemble.device),
+                drawing_from(generators) if self.layout.is_random else nullcontext(),
                 self.ensemble.mode(),
                 computing_in(self.asked.precision, self.ensemble.device),
             ):
@@ -202,7 +206,7 @@ def _warn_of_too_little(limit: int, ensemble: Ensemble, record: Tensor) -> None:
         ensemble.one(weights, record.clone())
     needed = record.nbytes + sum(values.nbytes for values in weights.values()) + memory.peak
     if limit < needed:
-        warn_of_slowness(
+        warn(
             f"memory_limit is in bytes: {limit} hold less than one row of one draw, which takes {needed}. Prediction "
             f"is very slow so; leave memory_limit out, or raise it (256 MiB are {CPU_LIMIT})."
         )
@@ -213,14 +217,3 @@ def _default_limit(device: torch.device) -> int:
     if device.type != "cuda":
         return CPU_LIMIT
     return int(torch.cuda.get_device_properties(device).total_memory) // DEVICE_SHARE
-
-
-@contextmanager
-def _generators_seeded(seed: int, start: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's own generators, from which dropout draws, for the records from `start` on; then all is as before."""
-    own = derived_seed(seed, start)
-    with borrowed_generators(device):
-        torch.default_generator.manual_seed(own)
-        if device.type == "cuda":
-            torch.cuda.manual_seed(own)
-        yield

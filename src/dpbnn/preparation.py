@@ -1,24 +1,39 @@
 """What `fit` settles before the first step, from settings alone: types, the plan's noise, the device, and advice."""
 
 import copy
-import warnings
+import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 from dpbnn import _validate
+from dpbnn._warn import warn
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import combined, runs_of
-from dpbnn.types import DpbnnError, DpbnnWarning
+from dpbnn.types import DpbnnError
 
-__all__ = ["check_types", "on_device", "raised", "remarks"]
+__all__ = ["check_types", "on_current_device", "on_device", "raised", "refuse_several_processes", "remarks"]
 
 NOISE_TOLERANCE = 1e-6
 """Relative: what rounding may take off the plan's noise; epsilon is reported for what is left."""
+
+
+def refuse_several_processes() -> None:
+    """Refuse to spend where torchrun, or a process group, has others do the same: nobody adds their releases up."""
+    started = os.environ.get("WORLD_SIZE", "")
+    size = int(started) if started.isdecimal() else 1
+    if distributed.is_available() and distributed.is_initialized():
+        size = max(size, distributed.get_world_size())
+    if size > 1:
+        raise DpbnnError(
+            f"It would make one release in each of {size} processes, each charged alone; run it in one process, "
+            "without torchrun (and without WORLD_SIZE in the environment)."
+        )
 
 
 def check_types(model: object, method: object, plan: object, likelihood: object) -> None:
@@ -42,7 +57,7 @@ def remarks(method: Method[Any], likelihood: Likelihood, plan: PrivacyPlan) -> l
     least = min(norm for norm, _ in runs_of(plan.clip_norm, plan.steps))
     found = [*method.remarks(plan), *likelihood.remarks(least)]
     for text in found:
-        warnings.warn(text, DpbnnWarning, stacklevel=3)
+        warn(text)
     return found
 
 
@@ -67,3 +82,8 @@ def on_device(model: nn.Module, device: str | torch.device | None) -> nn.Module:
         return copy.deepcopy(model).to(device)
     except (RuntimeError, AssertionError) as error:
         raise DpbnnError(f"device {str(device)!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def on_current_device(device: torch.device) -> AbstractContextManager[Any]:
+    """For this thread, the CUDA device that kernels and streams go to where nobody names one."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

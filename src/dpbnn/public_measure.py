@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from dpbnn.clipping import CheckedModel
+from dpbnn.ensemble import Known
 from dpbnn.posterior import Posterior
 from dpbnn.predict import ClassPrediction, predict
 from dpbnn.records import InMemoryRecords, as_records
@@ -15,6 +16,7 @@ from dpbnn.types import DpbnnError
 __all__ = ["PublicMeasure"]
 
 TIMES = 20
+DRAWS = 10
 
 
 @dataclass
@@ -26,6 +28,7 @@ class PublicMeasure:
     y: Tensor | None
     every: int
     history: list[dict[str, float]] = field(default_factory=list)
+    known: Known = field(default_factory=Known)
 
     @staticmethod
     def on(checked: CheckedModel, public_data: tuple[Any, Any] | None, steps: int) -> "PublicMeasure":
@@ -45,7 +48,7 @@ class PublicMeasure:
     def after(self, steps_done: int, posterior: Callable[[], Posterior]) -> str:
         """The last measure as text; a new one if it is time."""
         if self.x is not None and self.y is not None and (steps_done % self.every == 0):
-            prediction = predict(self.checked.objective, posterior(), self.x, num_draws=10, seed=0)
+            prediction = predict(self.checked.objective, posterior(), self.x, DRAWS, seed=0, known=self.known)
             if isinstance(prediction, ClassPrediction):
                 value = {"public_accuracy": float((prediction.labels == self.y.reshape(-1)).double().mean())}
             else:

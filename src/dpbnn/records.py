@@ -1,5 +1,6 @@
 """The private records, in memory or behind a map-style `Dataset`, handed out by Poisson sampling alone."""
 
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
+from dpbnn.generators import Generators, drawing_from
 from dpbnn.privacy.sampling import PoissonSampler
 from dpbnn.types import DpbnnError
 
@@ -27,6 +29,8 @@ __all__ = [
 Batch = tuple[Tensor, Tensor]
 
 DIGEST_ROWS = 4096
+LOOKS = 3
+"""How often a record is read to see what that draws: another thread might draw at the same time."""
 
 
 class Records(Protocol):
@@ -101,12 +105,16 @@ def brought_to(device: torch.device, records: Records, wanted: bool | None) -> R
 
 @dataclass(frozen=True)
 class DatasetRecords:
-    """A map-style dataset of (x, y) pairs, read by worker processes where there are any."""
+    """A map-style dataset of (x, y) pairs, read by worker processes where there are any.
+
+    `draws_outside_torch` says that reading a record draws from NumPy's or Python's generator of the whole process.
+    """
 
     dataset: "Dataset[Any]"
     length: int
     empty: Batch
     dtype: torch.dtype
+    draws_outside_torch: bool = False
 
     def __len__(self) -> int:
         return self.length
@@ -124,8 +132,18 @@ class DatasetRecords:
 
     def all(self) -> Iterator[Batch]:  # noqa: D102
         for start in range(0, self.length, DIGEST_ROWS):
-            rows = range(start, min(start + DIGEST_ROWS, self.length))
-            yield _collate(self.empty, self.dtype, [self.dataset[row] for row in rows])
+            with drawing_from(Generators.seeded(0)):  # the same every time, also where reading draws
+                items = [self.dataset[row] for row in range(start, min(start + DIGEST_ROWS, self.length))]
+            yield _collate(self.empty, self.dtype, items)
+
+    def refuse_known_draws(self, workers: int) -> None:
+        """What reading draws must be secret, as masks are: draws of torch's are, and all draws of worker processes."""
+        if workers == 0 and self.draws_outside_torch:
+            raise DpbnnError(
+                "A Dataset that is read in this process must draw by torch, if it draws, got one that draws from "
+                "NumPy's or Python's generator, which anybody may have seeded; draw by torch, or read it in worker "
+                "processes: Execution(dataset_workers=1)."
+            )
 
 
 class _Batches(Sampler[list[int]]):
@@ -154,7 +172,9 @@ def as_records(x: Any, y: Any, dtype: torch.dtype) -> Records:
             raise DpbnnError("y must be given with X: one target per record, got None.")
         inputs, targets = as_tensor("X", x, dtype), as_tensor("y", y, dtype)
         if len(inputs) != len(targets):
-            raise DpbnnError(f"X and y must have one row per record, got {len(inputs)} and {len(targets)} rows.")
+            raise DpbnnError(
+                "X and y must have one row per record, got different numbers of rows; pass one target for each input."
+            )
         return InMemoryRecords(inputs, targets)
     if not (hasattr(x, "__getitem__") and hasattr(x, "__len__")) or isinstance(x, (dict, str)):
         raise DpbnnError(f"X must be a tensor, a NumPy array or a map-style Dataset, got {type(x).__name__}.")
@@ -162,8 +182,21 @@ def as_records(x: Any, y: Any, dtype: torch.dtype) -> Records:
         raise DpbnnError("y must be None when X is a Dataset, whose items are (x, y) pairs.")
     if len(x) == 0:
         raise DpbnnError("A Dataset must hold at least one record, whose shape is looked at, got none.")
-    one_x, one_y = _collate(None, dtype, [x[0]])
-    return DatasetRecords(x, len(x), (one_x[:0], one_y[:0]), dtype)
+    with drawing_from(Generators.seeded(0)):
+        one_x, one_y = _collate(None, dtype, [x[0]])
+        draws = all(_draws_outside_torch(x) for _ in range(LOOKS))
+    return DatasetRecords(x, len(x), (one_x[:0], one_y[:0]), dtype, draws)
+
+
+def _draws_outside_torch(dataset: Any) -> bool:
+    before = _generators_of_the_process()
+    dataset[0]
+    return before != _generators_of_the_process()
+
+
+def _generators_of_the_process() -> Any:
+    of_numpy = np.random.get_state(legacy=False)["state"]  # noqa: NPY002 - the one that a dataset might use
+    return random.getstate(), of_numpy["key"].tobytes(), of_numpy["pos"]
 
 
 def as_tensor(name: str, values: Any, dtype: torch.dtype) -> Tensor:
@@ -177,7 +210,7 @@ def as_tensor(name: str, values: Any, dtype: torch.dtype) -> Tensor:
             "by a public list of its values, as [classes.index(v) for v in column]."
         ) from error
     if tensor.dim() == 0 or tensor.is_complex():
-        raise DpbnnError(f"{name} must have one row per record, got {tensor.dtype} of shape {list(tensor.shape)}.")
+        raise DpbnnError(f"{name} must have one row per record, got {tensor.dtype} in {tensor.dim()} dimensions.")
     if tensor.is_floating_point():
         wide = dtype if name == "X" or dtype == torch.float64 else torch.float32
         return tensor.detach().to(wide)
@@ -191,8 +224,8 @@ def _as_array(values: Any) -> Any:
     if isinstance(values, (list, tuple)):
         try:
             values = np.asarray(values)
-        except ValueError as error:
-            raise DpbnnError(f"A {type(values).__name__} must hold rows of one length: {error}.") from error
+        except ValueError:  # which says how many rows there are
+            raise DpbnnError(f"A {type(values).__name__} must hold rows of one length, got several lengths.") from None
     return values.copy() if isinstance(values, np.ndarray) and not values.flags.writeable else values
 
 

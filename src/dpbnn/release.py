@@ -9,10 +9,9 @@ import json
 import os
 import shutil
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property, partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -22,16 +21,19 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from dpbnn import _validate
+from dpbnn._warn import warn
 from dpbnn.card import CARD, card
 from dpbnn.clipping.objective import Objective
 from dpbnn.dropout import dropout_layers
+from dpbnn.ensemble import Known
 from dpbnn.likelihoods import LIKELIHOODS, Likelihood
 from dpbnn.networks import NETWORKS, rebuild
 from dpbnn.posterior import POSTERIORS, Posterior
 from dpbnn.predict import Prediction, Predictor
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.records import as_tensor
-from dpbnn.types import DpbnnError, DpbnnWarning
+from dpbnn.replica import Pool, replica, switches_of
+from dpbnn.types import DpbnnError
 
 __all__ = ["FORMAT_VERSION", "Release", "guarantee_of", "load", "settings_of"]
 
@@ -96,16 +98,30 @@ class Release:
         self, num_draws: int, seed: int | None, keep_draws: bool, memory_limit: int | None, precision: str | None
     ) -> Predictor:
         convert = partial(as_tensor, "X", dtype=next(self.model.parameters()).dtype)
-        return Predictor(self._objective, self.posterior, num_draws, seed, keep_draws, memory_limit, convert, precision)
+        how = num_draws, seed, keep_draws, memory_limit, convert, precision
+        return Predictor(self._networks.lent, self.posterior, *how, known=self._known)
 
     def __repr__(self) -> str:
         kept = f"epsilon={self.guarantee.epsilon:g}" if self.guarantee.holds else "no privacy guarantee"
         return f"Release({self.posterior.kind} of {type(self.model).__name__}, {kept})"
 
-    @property
-    def _objective(self) -> Objective:
+    @cached_property
+    def _networks(self) -> Pool[Objective]:
+        """Replicas of the model, for one thread each."""
         own = tuple(name for name in self.posterior.names if name.startswith("likelihood."))
-        return Objective(self.model, self.likelihood, own)
+        return Pool(
+            lambda: Objective(replica(self.model), self.likelihood, own),
+            key=lambda: switches_of(self.model),
+        )
+
+    @cached_property
+    def _known(self) -> Known:
+        """What predictions have seen of the networks."""
+        return Known()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What the release consists of; what was made on the way to predictions is made again."""
+        return {own.name: getattr(self, own.name) for own in fields(self)}
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the release into the folder `path`, whole or not at all.
@@ -241,11 +257,9 @@ def _check_structure(network: nn.Module, description: Mapping[str, Any]) -> None
     if trained != repr(network):
         ours, theirs = (text.splitlines() for text in (repr(network), trained))
         pairs = [(a.strip(), b.strip()) for a, b in zip_longest(ours, theirs, fillvalue="") if a != b]
-        warnings.warn(
+        warn(
             f"The model differs from the one that was trained in {len(pairs)} lines of its description, the first "
-            f"'{pairs[0][0]}' where that had '{pairs[0][1]}'; its predictions may be wrong.",
-            DpbnnWarning,
-            stacklevel=3,
+            f"'{pairs[0][0]}' where that had '{pairs[0][1]}'; its predictions may be wrong."
         )
 
 

@@ -66,6 +66,9 @@ def fit(
     hidden: Annotated[str | None, typer.Option(help="Widths of hidden layers, such as 64,64; none for none.")] = None,
     seed: Annotated[int | None, typer.Option(help="For the first weights; never for sampling or noise.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="With --resume: also one of another host, whose worker is gone.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
@@ -99,6 +102,7 @@ def fit(
         given=given,
         seed=seed,
         resume=resume,
+        take_over=take_over,
         progress=not quiet,
     )
     with warnings.catch_warnings():

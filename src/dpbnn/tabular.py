@@ -1,31 +1,33 @@
 """From a table of numbers between -1 and 1 to a release: what the estimators and the command line share."""
 
-import dataclasses
-import json
 import os
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from dpbnn.choosing import Chosen, Facts
+from dpbnn._warn import muted, warn
+from dpbnn.checkpoint import opened
+from dpbnn.choosing import NOISE_LEVEL, Chosen, Facts
+from dpbnn.draft import Draft
+from dpbnn.generators import Generators, drawing_from
+from dpbnn.guard import Finding
 from dpbnn.likelihoods import Categorical, HomoscedasticGaussian, Likelihood
 from dpbnn.methods import BBP, SGD, SGLD, MCDropout, Method
 from dpbnn.networks import MLP
-from dpbnn.own_draws import borrowed_generators
+from dpbnn.own_draws import derived_seed
 from dpbnn.prediction import RealPrediction
 from dpbnn.priors import Gaussian
-from dpbnn.privacy.bounds import quantile
-from dpbnn.release import Release
-from dpbnn.training import fit
-from dpbnn.types import DpbnnError, DpbnnWarning
+from dpbnn.privacy import bounds
+from dpbnn.privacy.ledger import Ledger
+from dpbnn.privacy.purchases import Permit
+from dpbnn.training import prepared
 
-__all__ = ["EXPECTED", "in_units", "kept_in", "train"]
+__all__ = ["EXPECTED", "in_units", "train"]
 
 EXPECTED = (
     "A learned noise level under clip norm",
@@ -42,47 +44,45 @@ RUNS_OF_THE_RATE = 20
 
 
 def train(
-    X: Any,
-    y: Any,
+    X: np.ndarray,
+    y: np.ndarray,
     facts: Facts,
     chosen: Chosen,
-    assumptions: Sequence[str] = (),
+    ledger: Ledger,
     *,
-    is_counted: bool,
-    noise_file: Path | None = None,
-    **how: Any,
-) -> Release:
-    """Fit the chosen network; `how` goes to `dpbnn.fit`, and `assumptions` into the guarantee.
+    seed: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    take_over: bool = False,
+    progress: bool = False,
+    findings: Sequence[Finding] = (),
+) -> Draft:
+    """Train the chosen network, and buy the noise level of targets that are numbers.
 
-    Where rows were counted (`is_counted`), their number is public, and neighbours are blanked out rather than removed.
-
-    A noise level that was bought is kept in `noise_file`, and not bought again.
+    Args:
+        X: rows from -1 to 1.
+        y: labels, or numbers from -1 to 1.
+        facts: what is public.
+        chosen: how to train.
+        ledger: opened for the plan and the purchases that were chosen.
+        seed: for the first weights and the method's own draws.
+        checkpoint: a folder from which an interrupted run continues; removing it is left to the caller.
+        take_over: whether to go on with it also where it belongs to a worker on another host.
+        progress: whether to show a bar.
+        findings: of the guard, to be noted in the release.
 
     What is so with all settings that suit a private table is not said at every fit; it is in the release's settings.
     """
     if chosen.caution:
-        warnings.warn(chosen.caution, DpbnnWarning, stacklevel=3)
-    with warnings.catch_warnings():
-        for text in EXPECTED:
-            warnings.filterwarnings("ignore", text, DpbnnWarning)
-        release = fit(
-            _network(facts, chosen, how.get("seed")),
-            X,
-            y,
-            method=_method(chosen, facts.rows),
-            plan=chosen.plan,
-            likelihood=_likelihood(facts),
-            **how,
-        )
-    epsilon = chosen.noise_epsilon
-    if epsilon is not None:
-        level = kept_in(noise_file, lambda: _noise_level(release, X, y, epsilon))
-        release = dataclasses.replace(release, likelihood=HomoscedasticGaussian(level))
-    guarantee = release.guarantee
-    further: Any = {"assumptions": (*guarantee.assumptions, *assumptions)}
-    if is_counted:
-        further["adjacency"] = "zero_out"
-    return dataclasses.replace(release, guarantee=dataclasses.replace(guarantee, **further))
+        warn(chosen.caution)
+    with muted(*EXPECTED), opened(checkpoint, take_over) as folder:
+        network, method = _network(facts, chosen, seed), _method(chosen, facts.rows)
+        run = prepared(network, X, y, method, chosen.plan, _likelihood(facts), seed).inspected(X, y)
+        run = replace(run, findings=(*findings, *run.findings))
+        draft = run.draft(run.trained(ledger, folder, progress=progress))
+    if NOISE_LEVEL not in chosen.purchases:
+        return draft
+    level = ledger.buy(NOISE_LEVEL, lambda permit: _noise_level(draft, X, y, permit))
+    return replace(draft, likelihood=HomoscedasticGaussian(level))
 
 
 def _likelihood(facts: Facts) -> Likelihood:
@@ -90,34 +90,14 @@ def _likelihood(facts: Facts) -> Likelihood:
     return HomoscedasticGaussian(1.0) if facts.is_regression else Categorical()
 
 
-def kept_in(file: Path | None, bought: Callable[[], Any]) -> Any:
-    """What was bought, from the file where it is already; nothing that is paid for once is drawn twice."""
-    if file is not None and file.is_file():
-        try:
-            return json.loads(file.read_text())
-        except ValueError as error:
-            raise DpbnnError(
-                f"{file} is damaged; delete the unfinished run (what it has released stays spent)."
-            ) from error
-    found = bought()
-    if file is not None:
-        fresh = file.with_suffix(".new")
-        with fresh.open("w") as writing:
-            json.dump(found, writing)
-            writing.flush()
-            os.fsync(writing.fileno())
-        fresh.replace(file)
-    return found
-
-
-def _noise_level(release: Release, X: Any, y: Any, epsilon: float) -> float:
+def _noise_level(draft: Draft, X: np.ndarray, y: np.ndarray, permit: Permit) -> float:
     """The noise of the targets around the network: what 68 % of the residuals stay below, bought like a bound."""
-    prediction = release.predict(X, num_draws=DRAWS_FOR_RESIDUALS)
+    prediction = draft.predict(X, DRAWS_FOR_RESIDUALS)
     assert isinstance(prediction, RealPrediction)
     most = NOISE_CANDIDATES[-1]
     residuals = np.abs(prediction.mean.numpy()[:, 0] - np.asarray(y)[:, 0])
     finite = np.nan_to_num(residuals, nan=most, posinf=most)
-    return quantile(finite, WITHIN_ONE_DEVIATION, epsilon, NOISE_CANDIDATES)
+    return bounds.quantile(finite, WITHIN_ONE_DEVIATION, permit, NOISE_CANDIDATES)
 
 
 def _method(chosen: Chosen, rows: int) -> Method[Any]:
@@ -137,9 +117,7 @@ def _falling(rate: float, steps: int) -> list[tuple[float, int]]:
 
 def _network(facts: Facts, chosen: Chosen, seed: int | None) -> MLP:
     """All outputs are zero at first: nothing is believed before anything is seen."""
-    with borrowed_generators(torch.device("cpu")):
-        if seed is not None:
-            torch.manual_seed(seed)
+    with drawing_from(Generators.seeded(derived_seed(None) if seed is None else seed)):
         network = MLP(facts.features, chosen.hidden, facts.outputs, chosen.activation, chosen.dropout)
     last = [layer for layer in network.modules() if isinstance(layer, nn.Linear)][-1]
     with torch.no_grad():
@@ -151,6 +129,4 @@ def _network(facts: Facts, chosen: Chosen, seed: int | None) -> MLP:
 def in_units(prediction: RealPrediction, low: float, high: float) -> RealPrediction:
     """A prediction of targets that were scaled to -1 to 1, in the unit that they had."""
     half, middle = (high - low) / 2, (high + low) / 2
-    return dataclasses.replace(
-        prediction, means=prediction.means * half + middle, variances=prediction.variances * half**2
-    )
+    return replace(prediction, means=prediction.means * half + middle, variances=prediction.variances * half**2)

@@ -4,9 +4,8 @@ One run, top to bottom: check everything -> for each step: Poisson batch -> clip
 update -> posterior + guarantee = release. What comes after the noise is never handed data.
 """
 
-import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,27 +13,34 @@ import torch
 from torch import nn
 
 from dpbnn import _validate, guard
-from dpbnn.checkpoint import Checkpoint, Saved, digests
+from dpbnn._warn import warn
+from dpbnn.checkpoint import Checkpoint, Saved, current_environment, digests_of, opened
 from dpbnn.clipping import check_model
 from dpbnn.clipping.objective import wide
 from dpbnn.diagnostics import Diagnostics
+from dpbnn.draft import Draft
 from dpbnn.execution import Execution
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
-from dpbnn.own_draws import borrowed_generators, derived_seed
+from dpbnn.own_draws import derived_seed
 from dpbnn.posterior import Posterior
-from dpbnn.preparation import check_types, on_device, raised, remarks
-from dpbnn.privacy.budget import spending
-from dpbnn.privacy.guarantee import PrivacyGuarantee
-from dpbnn.privacy.ledger import FRESH_KEY, Ledger, fingerprint
+from dpbnn.preparation import (
+    check_types,
+    on_current_device,
+    on_device,
+    raised,
+    refuse_several_processes,
+    remarks,
+)
+from dpbnn.privacy.ledger import Ledger, fingerprint
 from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.privacy.purchases import LedgerError
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.progress import show_progress
 from dpbnn.public_measure import PublicMeasure
-from dpbnn.records import InMemoryRecords, as_records, brought_to
+from dpbnn.records import DatasetRecords, InMemoryRecords, as_records, brought_to
 from dpbnn.release import Release
 from dpbnn.stepping import EagerSteps, RecordedSteps, Steps, Work, why_not_recorded
-from dpbnn.types import DpbnnWarning
 
 __all__ = ["Position", "Run", "fit", "prepared", "steps_from"]
 
@@ -54,6 +60,7 @@ def fit(
     execution: Execution | None = None,
     checkpoint: Any = None,
     keep_checkpoint: bool = False,
+    take_over: bool = False,
     progress: bool = True,
     public_data: tuple[Any, Any] | None = None,
     unsafe_diagnostics: bool = False,
@@ -73,8 +80,12 @@ def fit(
         device: where to train; the model's own by default.
         execution: speed and memory.
         checkpoint: a folder; an interrupted run that is started again with it continues. It is as secret as the data,
-            must lie outside of anything published, and is removed at the end.
+            must lie outside of anything published, must not be copied, and is removed at the end. One process at a time
+            works on it. Where a run goes on with another device, precision, number of threads or version, it draws its
+            noise afresh, and steps since the last state are charged again.
         keep_checkpoint: leave that to the caller: until it is removed, the same call gives the same release again.
+        take_over: continue also a checkpoint of another host, whose worker is gone or must stop: if it still runs, it
+            stops before its next release. Has no effect on a checkpoint of this host.
         progress: whether to show a progress bar, if there is a terminal.
         public_data: (X, y) that are declared public, to be measured on along the way.
         unsafe_diagnostics: keep clip shares, norms and batch sizes, which have no noise; voids the guarantee.
@@ -88,20 +99,15 @@ def fit(
         Everything visible depends on the records only through the noisy sums.
         A resumed run ends as an uninterrupted one.
     """
-    run = prepared(model, X, y, method, plan, likelihood, seed, device, execution, unsafe_diagnostics, unsafe_seed)
-    measure = PublicMeasure.on(run.work.checked, public_data, plan.steps)
-    run = run.inspected(X, y, public_data)
-    folder = None if checkpoint is None else Checkpoint(checkpoint)
+    with opened(checkpoint, take_over) as folder:
+        run = prepared(model, X, y, method, plan, likelihood, seed, device, execution, unsafe_diagnostics, unsafe_seed)
+        measure = PublicMeasure.on(run.work.checked, public_data, plan.steps)
+        run = run.inspected(X, y, public_data)
 
-    with spending(plan, is_void=bool(_voided_by(run.work))), borrowed_generators(run.work.device):
-        position = run.begin(folder)
-        with show_progress(run.work.plan, position.step, progress) as display:
-            for reached in run.steps(position, folder):
-                position = reached
-                display(position.step, measure.after(position.step, partial(method.to_posterior, position.state)))
-    release = run.release(position, measure)
-    if folder is not None and not keep_checkpoint:
-        folder.remove()
+        ledger = Ledger.open(run.work.plan, is_void=bool(_voided_by(run.work)))
+        release = run.release(run.trained(ledger, folder, measure, progress), measure)
+        if folder is not None and not keep_checkpoint:
+            folder.remove()
     return release
 
 
@@ -119,6 +125,7 @@ def prepared(
     unsafe_seed: int | None = None,
 ) -> "Run":
     """A run that is checked and ready to begin; the arguments are those of `fit`."""
+    refuse_several_processes()
     check_types(model, method, plan, likelihood)
     execution = Execution() if execution is None else execution
     if not isinstance(execution, Execution):
@@ -132,6 +139,8 @@ def prepared(
     )
     if isinstance(records, InMemoryRecords):
         likelihood.check_values(records.y, checked.num_outputs)
+    if isinstance(records, DatasetRecords):
+        records.refuse_known_draws(execution.dataset_workers)
     advice = tuple(remarks(method, likelihood, plan))
     records = brought_to(own.device, records, execution.data_on_device)
     randomness = Randomness.from_operating_system() if unsafe_seed is None else Randomness.from_seed(unsafe_seed)
@@ -149,6 +158,7 @@ class Position:
     state: Any
     ledger: Ledger
     digests: Mapping[str, bytes]
+    environment: Mapping[str, str] = field(default_factory=dict)
     how: str = ""
     step: int = 0
 
@@ -165,21 +175,38 @@ class Run:
         """Let the guard look at all of it: refuse what it must, warn of what is weak, and note the rest."""
         work = self.work
         objective, seed = work.checked.objective, 0 if work.randomness.is_seeded_by_user else None
-        setup = guard.Setup(work.plan, objective.model, objective.likelihood, work.method, x, y, public_data)
-        with borrowed_generators(work.device):
-            found = guard.inspect(replace(setup, unsafe_seed=seed, unsafe_diagnostics=work.diagnostics.wanted))
+        setup = guard.Setup(work.plan, work.checked.model, objective.likelihood, work.method, x, y, public_data)
+        found = guard.inspect(replace(setup, unsafe_seed=seed, unsafe_diagnostics=work.diagnostics.wanted))
         guard.refuse(found, "evaluation-on-training-data")
         for weak in (own for own in found if own.severity == "weak"):
-            warnings.warn(str(weak), DpbnnWarning, stacklevel=3)
+            warn(str(weak))
         return replace(self, findings=tuple(found))
 
-    def begin(self, folder: Checkpoint | None = None) -> Position:
-        """The first step, or where an interrupted run was."""
-        if folder is not None and (saved := folder.read()) is not None:
-            return self._resume(saved, folder)
-        of_run = {} if folder is None else _digests(self.work)
-        position = Position(self.work, _initial_state(self.work), Ledger(self.work.plan), of_run)
+    def trained(
+        self, ledger: Ledger, folder: Checkpoint | None, measure: PublicMeasure | None = None, progress: bool = False
+    ) -> Position:
+        """All steps, paid for by a ledger that was opened for this run's plan; nothing is released yet."""
+        if ledger.plan != self.work.plan:
+            raise LedgerError("a run was to be paid for by the ledger of another plan")
+        method = self.work.method
+        with on_current_device(self.work.device):
+            position = self.begin(folder, ledger)
+            with show_progress(self.work.plan, position.step, progress) as display:
+                for reached in self.steps(position, folder):
+                    position, now = reached, partial(method.to_posterior, reached.state)
+                    display(position.step, "" if measure is None else measure.after(position.step, now))
         if folder is not None:
+            _save(position, folder)  # until it is removed, the same call gives the same again
+        return position
+
+    def begin(self, folder: Checkpoint | None = None, ledger: Ledger | None = None) -> Position:
+        """The first step, or where an interrupted run was; without a ledger that was opened it cannot be released."""
+        ledger = Ledger(self.work.plan) if ledger is None else ledger
+        if folder is not None and (saved := folder.resumed()) is not None:
+            return self._resume(saved, folder, ledger)
+        position = Position(self.work, _initial_state(self.work), ledger, {})
+        if folder is not None:
+            position = replace(position, digests=_digests(self.work), environment=_environment(self.work))
             _save(position, folder)
         return position
 
@@ -191,67 +218,90 @@ class Run:
             if folder is None:
                 ledger.enter(step, step)
                 state = steps.release_and_take(state, step)
+                ledger.use(step, step)
             else:
                 noisy = steps.release(state, step)
                 mark = fingerprint(noisy)
                 if ledger.has_charged(step) and not ledger.holds(step, mark):
                     # Not what was released before the interruption: drop it, and draw everything afresh from here on.
+                    ledger.drop()
                     position = _with_fresh_key(position, folder)
                     steps = steps_from(position)
                     noisy = steps.release(state, step)
                     mark = fingerprint(noisy)
-                if not ledger.holds(step, mark) and ledger.can_afford(step):
-                    ledger.enter(step, mark)
-                    folder.note(step, mark)
+                if not ledger.holds(step, mark):
+                    folder.charge(ledger, step, mark)
                 if ledger.holds(step, mark):
+                    ledger.use(step, mark)
                     state = steps.take(state, noisy, step)
+                else:
+                    ledger.drop()
             position = replace(position, state=state, step=step + 1, how=steps.how)
             if folder is not None and folder.is_due(self.work.execution.checkpoint_seconds):
                 _save(position, folder)
             yield position
 
-    def release(self, position: Position, measure: PublicMeasure | None = None) -> Release:
+    def release(
+        self, position: Position, measure: PublicMeasure | None = None, settings: Mapping[str, Any] | None = None
+    ) -> Release:
         """Posterior and guarantee: what the run gives away."""
+        return self.draft(position, measure).release(settings=settings)
+
+    def draft(self, position: Position, measure: PublicMeasure | None = None) -> Draft:
+        """All of a release but the guarantee, after the last step."""
         work = position.work
         objective, posterior = work.checked.objective, work.method.to_posterior(position.state)
         findings = posterior.report()
         found = [*findings.pop("warnings", ()), *_diverged(posterior)]
         for text in found:
-            warnings.warn(text, DpbnnWarning, stacklevel=3)
+            warn(text)
         report = work.method.report(work.plan) | findings | {"engine": work.checked.engine, "steps_taken": position.how}
         report |= {"releases_charged": len(position.ledger.charges)}
         report |= {"warnings": [*self.advice, *found]} if self.advice or found else {}
-        report = guard.with_findings(report, self.findings)
-        guarantee = PrivacyGuarantee.for_plan(
-            work.plan, random_source=work.randomness.source, voided_by=_voided_by(work)
+        return Draft(
+            position.ledger,
+            posterior,
+            work.checked.model,
+            objective.likelihood,
+            work.randomness.source,
+            tuple(_voided_by(work)),
+            guard.with_findings(report, self.findings),
+            () if measure is None else tuple(measure.history),
+            tuple(work.diagnostics.entries),
         )
-        history = () if measure is None else tuple(measure.history)
-        diagnostics = tuple(work.diagnostics.entries)
-        return Release(posterior, guarantee, objective.model, objective.likelihood, report, history, diagnostics)
 
-    def _resume(self, saved: Saved, folder: Checkpoint) -> Position:
+    def _resume(self, saved: Saved, folder: Checkpoint, ledger: Ledger) -> Position:
         work = replace(self.work, randomness=Randomness(saved.key, saved.source), seed=saved.state["seed"])
         folder.check(saved, _digests(work))
         state = work.method.restored(_initial_state(work), saved.state["method"])
-        return Position(work, state, Ledger(work.plan, folder.charges()), saved.digests, step=saved.step)
+        ledger.resume(folder.charges())
+        now, how = _environment(work), saved.state["how"]
+        position = Position(work, state, ledger, saved.digests, now, how, saved.step)
+        is_same = now == saved.environment and not folder.is_taken_over
+        return position if is_same else _with_fresh_key(position, folder)
 
 
 def steps_from(position: Position) -> Steps:
     """Recorded on a CUDA device, where the model and the method can be; one by one elsewhere."""
     reason = why_not_recorded(position.work, position.state, position.step)
     if reason is None:
-        return RecordedSteps([position.work], [position.state], position.step)
+        return RecordedSteps([position.work], [position.state], position.step, ledgers=[position.ledger])
     if reason:
-        warnings.warn(f"Steps are taken one by one, which is slower: {reason}.", DpbnnWarning, stacklevel=4)
-    return EagerSteps(position.work, position.step)
+        warn(f"Steps are taken one by one, which is slower: {reason}.")
+    return EagerSteps(position.work, position.step, position.ledger)
 
 
 def _with_fresh_key(position: Position, folder: Checkpoint) -> Position:
     work = replace(position.work, randomness=position.work.randomness.renewed())
     position = replace(position, work=work, digests=_digests(work))
-    position.ledger.forget_marks()
     _save(position, folder)  # first: with the old key, forgotten marks would let its noise be used again
-    folder.note(FRESH_KEY, 0)
+    position.ledger.forget_marks()
+    again = len(position.ledger.charges) - position.step
+    if again > 0:
+        warn(
+            f"The run goes on otherwise than it was interrupted (another machine, version or precision), and so with "
+            f"fresh noise: {again} of its steps are charged again, and as many will be missing at its end."
+        )
     return position
 
 
@@ -262,8 +312,13 @@ def _initial_state(work: Work) -> Any:
 
 def _save(position: Position, folder: Checkpoint) -> None:
     work = position.work
-    state = {"seed": work.seed, "method": work.method.state_to_save(position.state)}
-    folder.write(Saved(work.randomness.key, work.randomness.source, position.step, state, position.digests))
+    state = {"seed": work.seed, "method": work.method.state_to_save(position.state), "how": position.how}
+    secret = work.randomness.key, work.randomness.source
+    folder.write(Saved(*secret, position.step, state, position.digests, position.environment))
+
+
+def _environment(work: Work) -> dict[str, str]:
+    return current_environment(work.device, work.execution, work.checked.engine, type(work.records).__name__)
 
 
 def _digests(work: Work) -> dict[str, bytes]:
@@ -273,7 +328,7 @@ def _digests(work: Work) -> dict[str, bytes]:
         "the likelihood": repr(work.checked.objective.likelihood),
         "unsafe_diagnostics": repr(work.diagnostics.wanted),
     }
-    return digests(work.randomness.key, work.records, work.checked.objective.model, settings)
+    return digests_of(work.randomness.key, work.records, work.checked.objective.model, settings)
 
 
 def _voided_by(work: Work) -> list[str]:

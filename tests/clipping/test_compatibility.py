@@ -8,6 +8,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import dpbnn
 from dpbnn.clipping import check_model, clipped_gradient_sum
@@ -505,3 +506,20 @@ def test_a_last_layer_of_zeros_does_not_make_dropout_look_like_mixing(seed):
     model = nn.Sequential(nn.Linear(3, 32), nn.Tanh(), nn.Dropout(0.3), nn.Linear(32, 2))
     nn.init.zeros_(model[3].weight)
     check_model(model.train(), Categorical(), torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
+
+
+class Checkpointed(nn.Module):
+    """Runs its hidden layer again when it is differentiated."""
+
+    def __init__(self, rate):
+        super().__init__()
+        self.hidden, self.head = nn.Sequential(nn.Linear(4, 5), nn.Dropout(rate), nn.Tanh()), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.head(checkpoint(self.hidden, x, use_reentrant=False))
+
+
+def test_dropout_that_is_drawn_again_in_the_backward_pass_is_refused():
+    x, y = torch.randn(4, 4), torch.tensor([0, 1, 2, 0])
+    with pytest.raises(DpbnnError, match="draws random numbers in its backward pass"):
+        check_model(Checkpointed(0.5), dpbnn.Categorical(), x, y)

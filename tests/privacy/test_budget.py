@@ -9,7 +9,7 @@ from dp_accounting.rdp import RdpAccountant
 
 import dpbnn
 from dpbnn import BudgetAccountant, BudgetError, PrivacyPlan
-from dpbnn.privacy.budget import Together, arrived_from, composed_epsilon, spending
+from dpbnn.privacy.budget import Together, arrived_from, composed_epsilon
 
 SHAPE = {"dataset_size": 500, "batch_size": 100, "steps": 20, "clip_norm": 1.0, "delta": 1e-6}
 HALF = PrivacyPlan.for_budget(epsilon=0.5, **SHAPE)
@@ -106,12 +106,6 @@ def test_plans_fixed_beforehand_compose_as_dp_accounting_has_it():
     for plan in plans:
         peer.compose(plan.dp_event())
     assert composed_epsilon(plans, 1e-5) == pytest.approx(peer.get_epsilon(1e-5), rel=0.02)
-
-
-def test_a_fit_inside_what_is_charged_already_is_not_charged_again():
-    with BudgetAccountant(epsilon=0.6, delta=1e-5) as budget, spending(HALF):
-        train(HALF)
-        assert budget.charges == [Together((HALF,))]
 
 
 def test_what_is_fixed_at_once_costs_what_it_does_together_and_others_pay_for_their_own():

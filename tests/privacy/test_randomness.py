@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
+from dpbnn.generators import drawing_from
 from dpbnn.privacy.randomness import CHUNK, Randomness
 from dpbnn.types import DpbnnError
 
@@ -88,9 +90,8 @@ def test_normals_reach_into_the_tails_where_float32_of_torch_ends():
 def test_the_model_is_seeded_with_a_whole_state_not_with_32_bits():
     """The words that are set are the ones that the twister uses: NumPy's twister with the same words agrees."""
     randomness = Randomness.from_seed(5)
-    with torch.random.fork_rng(devices=[]):
-        randomness.seed_model(9, CPU)
-        drawn = torch.empty(2000, dtype=torch.int64).random_(0, 2**32).numpy()
+    masks = randomness.masks(9).on(CPU)
+    drawn = torch.empty(2000, dtype=torch.int64).random_(0, 2**32, generator=masks).numpy()
     words = randomness.generator("model", 9).integers(0, 2**32, 624, dtype=np.uint64).astype(np.uint32)
     twister = np.random.MT19937()
     twister.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": 624}}
@@ -98,21 +99,19 @@ def test_the_model_is_seeded_with_a_whole_state_not_with_32_bits():
     assert np.isin(drawn[:50], raw).all()
 
 
-def test_seeding_the_model_does_not_depend_on_what_was_drawn_before():
-    randomness = Randomness.from_seed(5)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        torch.rand(3), torch.randn(5)
-        randomness.seed_model(0, CPU)
-        first = torch.rand(100), torch.randn(101)
-        torch.manual_seed(2)
-        torch.randn(1)
-        randomness.seed_model(0, CPU)
-        second = torch.rand(100), torch.randn(101)
-        randomness.seed_model(1, CPU)
-        other = torch.rand(100)
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    assert not torch.equal(first[0], other)
+def test_masks_do_not_depend_on_what_was_drawn_or_seeded_before():
+    randomness, drawn = Randomness.from_seed(5), []
+    for step, seed in ((0, 1), (0, 2), (1, 2)):
+        torch.manual_seed(seed)
+        masks = randomness.masks(step)
+        with drawing_from(masks):
+            drawn.append((torch.rand(100), torch.randn(101)))
+        masks.reseed(partial(randomness.seed_masks, step))
+        with drawing_from(masks):
+            drawn.append((torch.rand(100), torch.randn(101)))
+    first, *again, other, _ = drawn
+    assert all(torch.equal(a, b) for own in again for a, b in zip(first, own, strict=True))
+    assert not torch.equal(first[0], other[0])
 
 
 def test_a_seed_must_be_a_whole_number():

@@ -12,6 +12,7 @@ from dpbnn.records import ResidentRecords
 from dpbnn.stepping import EagerSteps, RecordedSteps
 from dpbnn.stepping.graphs import NotRecordable
 from dpbnn.training import prepared
+from tests.stepping.replay import Again
 
 METHODS = {
     "sgd": dpbnn.SGD(0.1, dpbnn.Gaussian(0.5)),
@@ -23,28 +24,6 @@ METHODS = {
     "joint bbp": dpbnn.BBP(0.1, dpbnn.Laplace(1.0), form="joint", num_draws=2),
 }
 STEPS, N, B = 12, 200, 20
-
-
-class Again:
-    """Records by doing the work again, and counts."""
-
-    def __init__(self):
-        self.recorded = self.replayed = 0
-
-    def seed_model(self, seed):
-        torch.manual_seed(seed)
-
-    def without_waiting(self, work):
-        work()
-
-    def record(self, work, host_state):
-        self.recorded += 1
-
-        def replay():
-            self.replayed += 1
-            work()
-
-        return replay
 
 
 def work_for(method, plan=None, records=N, seed=3, **execution):

@@ -281,12 +281,11 @@ def _far_out(values: Tensor) -> Tensor:
 def _clipped(run: Run, state: Any, step: int, rows: Sequence[int] | None = None) -> Tensor:
     """The clipped sum of all records, or of some rows, as a step would have it before its noise."""
     work = run.work
-    work.randomness.seed_model(step, work.device)
     work.method.begin_step(state, step)
     x, y = (own.to(work.device) for own in next(iter(work.records.batches(work.sampler, step, step + 1, 0))))
     if rows is not None:
         x, y = x[list(rows)], y[list(rows)]
-    return _flat(work.clipped(state, step, x, y))
+    return _flat(work.clipped(state, step, x, y, masks=work.randomness.masks(step)))
 
 
 def _weights(run: Run, state: Any, step: int) -> Tensor:

@@ -21,12 +21,13 @@ from torch import Tensor, nn
 
 from dpbnn.branches import beside, join, make_room
 from dpbnn.clipping.deferred import Deferred, made
-from dpbnn.clipping.objective import Objective, full_precision, wide, without_autocast
+from dpbnn.clipping.objective import Objective, wide
 from dpbnn.clipping.per_record import Dense, PerRecordGradient
 from dpbnn.clipping.rules import PREPARATIONS, Rule, rule_for
 from dpbnn.clipping.tied import combined
 from dpbnn.clipping.treatment import FIRST, Layout
 from dpbnn.clipping.watch import Call, Watch
+from dpbnn.execution import full_precision, without_autocast
 from dpbnn.types import Weights
 
 __all__ = ["NotCovered", "Recording", "Use", "per_record_gradients", "record"]

@@ -17,18 +17,19 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
+from dpbnn._warn import warn
 from dpbnn.clipping.book_keeping import record
 from dpbnn.clipping.made_up import made_up_records
 from dpbnn.clipping.objective import Objective
 from dpbnn.clipping.rules import rule_for
 from dpbnn.clipping.treatment import Treatment
 from dpbnn.clipping.verdict import Verdict, refuse_mixing_in, try_out
-from dpbnn.execution import warn_of_slowness
+from dpbnn.generators import Generators, drawing_from
 from dpbnn.likelihoods import Likelihood
-from dpbnn.own_draws import borrowed_generators
+from dpbnn.replica import replica, switches_of
 from dpbnn.types import DpbnnError, Weights
 
-__all__ = ["CheckedModel", "check_model", "mode_of"]
+__all__ = ["CheckedModel", "check_model"]
 
 MANY_WEIGHTS = 2**14
 """From here on it takes long to write a gradient out for every record, whatever the layer."""
@@ -39,14 +40,17 @@ RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 class CheckedModel:
     """A model that keeps records apart, with the fastest engine that is right for it.
 
+    `model` is as it was given; what runs is a replica of it, in `objective`. `draws` says that it draws random numbers.
     `numbers_written_out` is how many numbers a record's gradient takes where products must be multiplied out.
     """
 
+    model: nn.Module
     objective: Objective
     likelihood_weights: Weights
     num_outputs: int
     engine: str
     numbers_written_out: int
+    draws: bool
 
 
 _verdicts: WeakKeyDictionary[nn.Module, dict[Any, Verdict]] = WeakKeyDictionary()
@@ -65,32 +69,23 @@ def check_model(
     Guarantees:
         A model that mixes records or keeps anything of them, as far as made-up records show, is refused.
         The decision does not depend on the data.
+        The model is left as it is, at every moment.
     """
     _refuse_known_offenders(model)
-    key = (likelihood, mode_of(model), x.shape[1:], x.dtype, x.device, y.shape[1:], y.dtype)
+    key = (likelihood, switches_of(model), x.shape[1:], x.dtype, x.device, y.shape[1:], y.dtype)
     known = _verdicts.setdefault(model, {})
-    is_new = key not in known
+    is_new, working = key not in known, replica(model)
     if is_new:
-        known[key] = try_out(model, likelihood, x, y)
+        known[key] = try_out(working, likelihood, x, y)
     verdict = known[key]
     own = {name: values.clone() for name, values in verdict.likelihood_weights.items()}
-    objective = Objective(model, likelihood, tuple(own), verdict.treatment)
+    objective = Objective(working, likelihood, tuple(own), verdict.treatment)
     if is_new and verdict.engine != "book_keeping":
         _warn_of_slow_modules(objective, own, verdict, x, y)
     if precision not in (None, "float32"):
         refuse_mixing_in(precision, objective, objective.model_weights() | own, x, y, verdict.num_outputs)
-    return CheckedModel(objective, own, verdict.num_outputs, verdict.engine, verdict.numbers_written_out)
-
-
-def mode_of(model: nn.Module) -> Any:
-    """What can change between two calls on the same model."""
-    modules = tuple((id(module), *_switches(module)) for module in model.modules())
-    return modules, tuple((id(p), p.requires_grad, p.shape, p.dtype) for p in model.parameters())
-
-
-def _switches(module: nn.Module) -> tuple[tuple[str, object], ...]:
-    """A module's own plain attributes: what its forward may depend on."""
-    return tuple((name, value) for name, value in vars(module).items() if isinstance(value, (bool, int, float, str)))
+    found = verdict.num_outputs, verdict.engine, verdict.numbers_written_out, verdict.draws
+    return CheckedModel(model, objective, own, *found)
 
 
 def _refuse_known_offenders(model: nn.Module) -> None:
@@ -137,12 +132,12 @@ def _warn_of_slow_modules(objective: Objective, own: Weights, verdict: Verdict, 
     cure = "docs/clipping.md says which layers are fast."
     if is_recurrent:
         cure = "Written with nn.Linear, as docs/clipping.md shows, it is several times faster."
-    warn_of_slowness(f"{how.format(named)}, exactly but slowly. {cure}")
+    warn(f"{how.format(named)}, exactly but slowly. {cure}")
 
 
 def _slow_modules(objective: Objective, own: Weights, num_outputs: int, x: Tensor, y: Tensor) -> dict[str, nn.Module]:
     """Those whose weights a recording on made-up records loses sight of."""
-    with borrowed_generators(x.device), torch.inference_mode(False):
+    with drawing_from(Generators.seeded(0)), torch.inference_mode(False):
         made_up = made_up_records(objective, x, y, 2, num_outputs)
         weights = objective.model_weights() | own
         lost = record(objective.treated(Treatment({}, None)), weights, *made_up).strays

@@ -15,6 +15,7 @@ for the model is chosen by itself (`dpbnn.clipping.compatibility`).
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 
 import torch
@@ -27,9 +28,10 @@ from dpbnn.clipping.book_keeping import NotCovered
 from dpbnn.clipping.compatibility import CheckedModel, check_model
 from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.joint import Joint
-from dpbnn.clipping.objective import full_precision, wide
+from dpbnn.clipping.objective import wide
 from dpbnn.clipping.per_record import Dense, PerRecordGradient
-from dpbnn.execution import computing_in
+from dpbnn.execution import computing_in, full_precision
+from dpbnn.generators import Generators, drawing_from
 from dpbnn.likelihoods import Likelihood
 from dpbnn.privacy.plan import CLIPPING_STYLES, checked_level
 from dpbnn.types import ClippedSum, DpbnnError, Draws, Weights
@@ -38,13 +40,15 @@ __all__ = ["clip_and_sum", "clipped_gradient_sum"]
 
 ROUNDING_ROOM = 5e-3
 """Records are clipped to C / (1 + this), so that rounding cannot carry one past C: that of sums above all
-(`dpbnn.clipping.adding_up`), of a sum that is stored in float32, and of the record's own gradient."""
+(`dpbnn.clipping.adding_up`), of a sum that is stored in float32, and of the record's own gradient. It may shrink only
+together with the first, where all sums are float64; docs/clipping.md has the figures."""
 AUTOMATIC_GAMMA = 0.01
 WRITTEN_OUT_NUMBERS = 2**26
 ROWS_ALIKE = 16
 """In matrices of so many rows, or a multiple, kernels for CPUs round all rows alike, for most widths."""
 LARGEST_PART = 4096
-"""Sums over more records stay in float64 until there is noise on them: float32 would round by more than the room."""
+"""Sums that may be over more records are in float64 until there is noise on them: float32 would round by more than the
+room."""
 LARGEST_MULTIPLIER = 1e6
 LARGEST_NORM = 1e18
 """A gradient beyond this norm is treated as not finite: its square would leave float32."""
@@ -105,13 +109,19 @@ def clip_and_sum(
     present: Tensor | None = None,
     into: Weights | None = None,
     together: int | None = None,
+    in_float64: bool = False,
+    masks: Generators | None = None,
+    no_sync: bool = False,
     observe: Callable[[Tensor, float], None] | None = None,
 ) -> ClippedSum:
     """`clipped_gradient_sum` for a checked model at any weights, or draws of them, as the training loop calls it.
 
     `precision` is the model's, as in `Execution`. `present` tells records from padding, which contributes zero. `into`
     is memory for the sums, used where they need not be added up. `together` is how many records at most a batch has, if
-    these are a part of it. `observe` is called with the norms of each part, which are private.
+    these are a part of it. `in_float64` says that a batch can have so many records that its noise is added in float64:
+    the type of the noise must not depend on how many there are. `masks` is what the model's own draws come from.
+    `no_sync` never lets the host wait for a device, as a CUDA graph demands. `observe` is called with the norms of each
+    part, which are private.
     """
     total: Weights = {}
     where = _cast(checked, where)
@@ -123,17 +133,18 @@ def clip_and_sum(
         into = into if len(x) <= size else None
         for part_x, part_y, part_present in _parts(x, y, present, size, pads=checked.engine != "loop"):
             if len(part_x):
-                with computing_in(precision, x.device):
+                with computing_in(precision, x.device), _drawing(checked, masks):
                     gradients = _per_record_gradients(checked, where, part_x, part_y)
                 with full_precision(x.device):
                     part = _clip_and_sum_one_part(
-                        gradients, part_present, clip_norm, clipping, observe, into, together or len(x)
+                        gradients, part_present, clip_norm, clipping, observe, into, together or len(x), no_sync
                     )
                 _add(total, {n: g.double() for n, g in part.items()} if len(x) > size else part)
     types = _released_types(where)
     sums = {name: total[name] if name in total else make() for name, make in _zeros(where)}
-    if len(x) <= LARGEST_PART:
-        sums = {name: values.to(types[name]) for name, values in sums.items()}
+    if in_float64 or len(x) > LARGEST_PART:
+        return ClippedSum({name: values.double() for name, values in sums.items()}, clip_norm, types)
+    sums = {name: values.to(types[name]) for name, values in sums.items()}
     return ClippedSum(sums, clip_norm, types)
 
 
@@ -161,6 +172,11 @@ def _parts(
 
 def _padded(values: Tensor, rows: int) -> Tensor:
     return torch.cat([values, values.new_zeros(rows - len(values), *values.shape[1:])])
+
+
+def _drawing(checked: CheckedModel, masks: Generators | None) -> AbstractContextManager[object]:
+    """A model that draws has its draws from `masks`; watching one that does not would only take time."""
+    return nullcontext() if masks is None or not checked.draws else drawing_from(masks)
 
 
 def _released_types(where: Weights | Draws) -> dict[str, torch.dtype]:
@@ -252,13 +268,13 @@ def _clip_and_sum_one_part(
     observe: Callable[[Tensor, float], None] | None,
     into: Weights | None,
     together: int,
+    no_sync: bool,
 ) -> Weights:
     if not gradients:
         return {}
-    may_be_bad = present is not None and present.is_cuda
     names, found = list(gradients), dict(gradients)
     tasks: list[Callable[[], Tensor | None]] = [partial(_squares, found[name]) for name in names]
-    if may_be_bad:  # padding is dropped, and to ask for more would make a device wait
+    if no_sync:  # to ask whether it is needed would make the host wait
         tasks += [partial(_make_finite, gradients, name) for name in names]
     squares = side_by_side(lambda task: task(), tasks)
     del found, tasks
@@ -267,7 +283,7 @@ def _clip_and_sum_one_part(
         norms = terms.sum(dim=0).sqrt()
         observe(norms if present is None else norms[present], clip_norm)
     factors = _factors(terms, present, clip_norm, clipping)
-    must_clean = not may_be_bad and not bool(terms.isfinite().all())  # 0 x inf is NaN
+    must_clean = not no_sync and not bool(terms.isfinite().all())  # 0 x inf is NaN
 
     def weighted_sum(name: str) -> Tensor:
         values = gradients.pop(name)  # what is summed is let go: a large model has no room for both
@@ -308,13 +324,11 @@ def _factors(terms: Tensor, present: Tensor | None, clip_norm: float, clipping: 
 
 def _check_arguments(x: Tensor, y: Tensor, clip_norm: float, clipping: str, micro_batch_size: int | None) -> None:
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or len(x) != len(y):
-        raise DpbnnError(f"x and y must be tensors with one row per record, got {_describe(x)} and {_describe(y)}.")
+        kinds = dict.fromkeys(type(values).__name__ for values in (x, y) if not isinstance(values, Tensor))
+        came = " and ".join(kinds) or "different numbers of rows"
+        raise DpbnnError(f"x and y must be tensors with one row per record, got {came}.")
     if clip_norm != math.inf:
         checked_level("clip_norm", clip_norm)
     _validate.one_of("clipping", clipping, CLIPPING_STYLES)
     if micro_batch_size is not None:
         _validate.whole_number("micro_batch_size", micro_batch_size)
-
-
-def _describe(value: object) -> str:
-    return f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

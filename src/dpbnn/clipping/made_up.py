@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from dpbnn.clipping.objective import Objective
 from dpbnn.types import Weights
 
-__all__ = ["FAR_OUT", "made_up_records", "random_weights", "with_changed_record"]
+__all__ = ["FAR_OUT", "made_up_records", "random_weights", "with_changed_record", "without_padding"]
 
 FAR_OUT = (30.0, 1e6, 1e30, math.inf, math.nan)
 """What a record is multiplied with to see whether others notice."""
@@ -29,6 +29,12 @@ def made_up_records(objective: Objective, x: Tensor, y: Tensor, size: int, num_o
             inputs = inputs * (torch.arange(inputs.shape[-1], device=x.device) < lengths)
         inputs = inputs.to(x.dtype)
     return inputs, objective.likelihood.made_up_targets(y, size, num_outputs)
+
+
+def without_padding(model: nn.Module, x: Tensor) -> Tensor:
+    """The same inputs, or as many whole numbers from 1 on (0 in a table of one row)."""
+    size = _table_size(model)
+    return x if x.is_floating_point() else torch.randint(min(1, size - 1), size, x.shape, device=x.device)
 
 
 def _lengths(shape: tuple[int, ...], longest: int, device: torch.device) -> Tensor:

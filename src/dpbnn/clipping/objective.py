@@ -1,13 +1,11 @@
 """The loss of each record as a function of all trained weights: a model and a likelihood seen as one.
 
-The user's module is never changed: it runs through `torch.func.functional_call` on the weights it is given,
-and on copies of its buffers.
+The model runs through `torch.func.functional_call` on the weights it is given, and on copies of its buffers: for a
+while it holds other tensors than its own. It is therefore a replica (`dpbnn.replica`), which one thread has for itself.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +15,7 @@ from dpbnn.clipping.treatment import Treatment
 from dpbnn.likelihoods import Likelihood
 from dpbnn.types import DpbnnError, Weights
 
-__all__ = ["Objective", "full_precision", "wide", "without_autocast"]
+__all__ = ["Objective", "wide"]
 
 
 class Objective:
@@ -122,7 +120,7 @@ class Objective:
         if losses.shape != y.shape[:1]:
             raise DpbnnError(
                 f"{type(self.likelihood).__name__}.negative_log_likelihood must return one number per record, "
-                f"got shape {list(losses.shape)} for {len(y)} records."
+                f"got another shape, with {losses.dim()} dimensions; return a tensor of shape [records]."
             )
         return losses
 
@@ -141,21 +139,3 @@ def wide(values: Tensor) -> Tensor:
     return (
         values if values.dtype in (torch.float32, torch.float64) or not values.is_floating_point() else values.float()
     )
-
-
-def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """In the types of the numbers; to ask first takes less time than to switch off what is off."""
-    is_on = torch.is_autocast_enabled(device.type)
-    return torch.autocast(device.type, enabled=False) if is_on else nullcontext()
-
-
-@contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """Products of float32 numbers in float32: no autocast, no TF32, no bfloat16, whatever the user has set."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with without_autocast(device):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)

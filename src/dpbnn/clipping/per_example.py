@@ -4,8 +4,6 @@ Slower than book-keeping, and right for whatever treats the first dimension as r
 attention modules, recurrent networks. Every record passes through the model alone, so records cannot mix.
 """
 
-import warnings
-
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
@@ -20,9 +18,7 @@ __all__ = ["loop_gradients", "vmap_gradients"]
 def vmap_gradients(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> dict[str, PerRecordGradient]:
     """``vmap(grad(l))``; random layers draw afresh for every record."""
     per_record = vmap(grad(objective.loss_of_one), in_dims=(None, 0, 0), randomness="different")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)  # of no use to whoever trains
-        gradients = per_record(_trained(objective, weights), x, y)
+    gradients = per_record(_trained(objective, weights), x, y)
     return {name: Dense(wide(values)) for name, values in gradients.items()}
 
 

@@ -1,4 +1,4 @@
-"""One trial of a model: made-up records, one set of weights, and what the model must not do with them.
+"""One trial of a model: synthetic records, one set of weights, and what the model must not do with them.
 
 A record's loss and gradient must be the same alone, in batches of other sizes, and whatever the other records hold. The
 same input and the same random numbers must give the same result again, each record must have random numbers of its own,
@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,23 +19,21 @@ from torch import Tensor, nn
 from dpbnn.clipping.coverage import agrees_with_loop
 from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.joint import is_one_product
-from dpbnn.clipping.made_up import FAR_OUT, made_up_records, with_changed_record
+from dpbnn.clipping.made_up import FAR_OUT, made_up_records, with_changed_record, without_padding
 from dpbnn.clipping.objective import Objective
+from dpbnn.clipping.probes import NUM_RECORDS, first_noticed
 from dpbnn.clipping.treatment import Treatment
 from dpbnn.dropout import dropout_layers
+from dpbnn.generators import Generators, drawing_from
 from dpbnn.modes import evaluating
-from dpbnn.own_draws import borrowed_generators
 from dpbnn.types import DpbnnError, Weights
 
-__all__ = ["Trial", "own_randomness", "refuse_impressions"]
+__all__ = ["Trial", "refuse_impressions"]
 
 SIZES = (1, 3, 64)
 SEEDS = (1, 2, 3)
-MIXES = (
-    "The model mixes records: the {} of one depends on {}. Every operation must keep the first dimension, the records, "
-    "apart."
-)
-
+MIXES = "The model mixes records: the {} of one depends on {}. {}"
+KEEP_APART = "Every operation must keep the first dimension, the records, apart."
 KEEPS = (
     "The model keeps '{}' from its forward pass: what records leave behind has no noise on it; use a local variable "
     "instead."
@@ -44,23 +43,28 @@ PARTS_OF_A_MODULE = frozenset(vars(nn.Module()))
 
 @dataclass(frozen=True)
 class Trial:
-    """One set of weights and made-up records."""
+    """One set of weights and synthetic records; `draws` says whether the model draws random numbers."""
 
     objective: Objective
     weights: Weights
     x: Tensor
     y: Tensor
+    draws: bool
     known: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     @staticmethod
     def of(objective: Objective, weights: Weights, x: Tensor, y: Tensor, num_outputs: int) -> "Trial":
         """On records that look like (x, y)."""
-        return Trial(objective, weights, *made_up_records(objective, x, y, max(SIZES), num_outputs))
+        x, y = made_up_records(objective, x, y, max(SIZES), num_outputs)
+        copies = {name: values.clone() for name, values in weights.items()}  # which a model may write to
+        with torch.no_grad(), drawing_from(Generators.seeded(0)) as generators:
+            objective.losses(objective.outputs(copies, x), y, copies)
+        has_dropout = any(layer.training for _, layer in dropout_layers(objective.model))
+        return Trial(objective, weights, x, y, has_dropout or generators.used)
 
     def losses(self, x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
         """Each record's loss, the model's own draws starting from a seed."""
-        _start_draws(seed, x.device)
-        with torch.no_grad():
+        with torch.no_grad(), drawing_from(Generators.seeded(seed)) if self.draws else nullcontext():
             return self.objective.losses(self.objective.outputs(self.weights, x), y, self.weights)
 
     def base(self, size: int, seed: int = 0) -> Tensor:
@@ -116,7 +120,27 @@ class Trial:
             for seed, far in enumerate(FAR_OUT):
                 changed, others = with_changed_record(x, y, far)
                 if not _alike(self.losses(*changed, seed)[others], self.base(size, seed * is_random)[others]):
-                    raise DpbnnError(MIXES.format("loss", "another's values"))
+                    raise DpbnnError(MIXES.format("loss", "another's values", KEEP_APART))
+
+    def refuse_dependence_on_kinds(self) -> None:
+        """Of what kind one record is (padded, empty, coded, of another range) must not show in the others' losses.
+
+        Random models are looked at as in `refuse_dependence_on_size`; one that is random in all modes, with the same
+        draws.
+        """
+        for calmer, is_random in CALMER:
+            with calmer(self.objective.model), suppress(RuntimeError):
+                if not is_random(self):
+                    self._refuse_noticed()
+                    return
+        self._refuse_noticed()
+
+    def _refuse_noticed(self) -> None:
+        x = without_padding(self.objective.model, self.x[:NUM_RECORDS])
+        alike = partial(_alike, dtype=self._dtype())
+        probe = first_noticed(self.losses, alike, x, self.y[:NUM_RECORDS], self.x.dtype)
+        if probe is not None:
+            raise DpbnnError(MIXES.format("loss", probe.reveals, probe.cure))
 
     def refuse_shared_draws(self) -> None:
         """Equal records must draw apart, from torch's generator alone."""
@@ -132,19 +156,35 @@ class Trial:
                 "the batch, or with a generator of its own. Remove that."
             )
 
+    def refuse_draws_in_the_backward_pass(self) -> None:
+        """A layer that runs again to be differentiated would draw again, and its gradient be that of another loss."""
+        leaves = {name: values.clone().requires_grad_() for name, values in self.weights.items()}
+        with torch.enable_grad(), drawing_from(Generators.seeded(0)) as generators:
+            losses = self.objective.losses(self.objective.outputs(leaves, self.x[:2]), self.y[:2], leaves)
+            before = generators.num_draws
+            torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True)
+        if generators.num_draws > before:
+            raise DpbnnError(
+                "The model draws random numbers in its backward pass, as activation checkpointing with dropout does: "
+                "its gradients would not be those of its losses. Leave checkpointing out of layers that draw."
+            )
+
     def refuse_dependence_on_size(self, engine: str) -> None:
         """Loss and gradient of a record must be those that it has alone.
 
         Random models are looked at with their dropout layers off, or else in evaluation mode, if that makes them less
         random and can be differentiated; half precision rounds too coarsely to tell.
         """
-        if next(iter(self.weights.values())).dtype.itemsize < 4:
+        if self._dtype().itemsize < 4:
             return
         for calmer, is_random in CALMER:
             with calmer(self.objective.model), suppress(RuntimeError):
                 if not is_random(self):
                     self._refuse_difference_to_alone(engine)
                     return
+
+    def _dtype(self) -> torch.dtype:
+        return next(iter(self.weights.values())).dtype
 
     def is_random_as_it_is(self) -> bool:
         """Whether the losses depend on the seed, or would if the last layer were not zero."""
@@ -161,11 +201,11 @@ class Trial:
         for index in range(3):
             alone = self._gradient_norms(engine, slice(index, index + 1))[:, 0]
             if not torch.allclose(together[:, index], alone, rtol=0.0, atol=1e-2 * float(alone.norm()), equal_nan=True):
-                raise DpbnnError(MIXES.format("gradient", "the others, or on how many there are"))
+                raise DpbnnError(MIXES.format("gradient", "the others, or on how many there are", KEEP_APART))
         losses = self.losses(self.x, self.y)
         for size in SIZES[:-1]:
             if not _alike(self.losses(self.x[:size], self.y[:size]), losses[:size]):
-                raise DpbnnError(MIXES.format("loss", "how many others there are"))
+                raise DpbnnError(MIXES.format("loss", "how many others there are", KEEP_APART))
 
     def _gradient_norms(self, engine: str, pick: slice) -> Tensor:
         """One row for each weight, one column for each record."""
@@ -187,8 +227,9 @@ class Trial:
         return treatment == Treatment()
 
 
-def _alike(first: Tensor, second: Tensor) -> bool:
-    tolerance = max(1e-3, torch.finfo(first.dtype).eps ** 0.5)
+def _alike(first: Tensor, second: Tensor, dtype: torch.dtype = torch.float64) -> bool:
+    """Equal but for the rounding of this type, or of the losses' own if that is coarser."""
+    tolerance = max(1e-3, *(torch.finfo(each).eps ** 0.5 for each in (first.dtype, dtype)))
     return torch.allclose(first, second, rtol=tolerance, atol=1e-6, equal_nan=True)
 
 
@@ -231,8 +272,7 @@ def refuse_impressions(objective: Objective, weights: Weights, x: Tensor) -> Non
     for part in x.chunk(2):
         try:
             model = copy.deepcopy(objective.model)
-            _start_draws(0, x.device)
-            with torch.no_grad():
+            with torch.no_grad(), drawing_from(Generators.seeded(0)):
                 Objective(model, objective.likelihood).outputs(weights, part)
         except Exception:  # whatever a model's own parts raise
             return
@@ -262,18 +302,3 @@ def _is_same(first: object, second: object) -> bool:
         return len(first) == len(second) and all(map(_is_same, first, second))
     numbers = (bool, int, float, str, set, frozenset, Tensor)
     return first == second if isinstance(first, numbers) and isinstance(second, numbers) else True
-
-
-@contextmanager
-def own_randomness(device: torch.device) -> Iterator[None]:
-    """Nothing that is drawn inside is seen outside."""
-    with borrowed_generators(device):
-        _start_draws(0, device)
-        yield
-
-
-def _start_draws(seed: int, device: torch.device) -> None:
-    torch.default_generator.manual_seed(seed)  # for all devices at once it takes a millisecond
-    if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        torch.cuda.default_generators[index].manual_seed(seed)

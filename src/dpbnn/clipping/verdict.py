@@ -1,25 +1,28 @@
-"""Trying a model out on made-up records: does it keep records apart, and which engine is right for it?
+"""Trying a model out on synthetic records: does it keep records apart, and which engine is right for it?
 
 All that a `Trial` asks for is tried at the given weights and at random ones (a layer that starts at zero hides what
-comes before it), on random inputs and targets. Nothing of the user's data is looked at but its shape and type.
+comes before it), on random inputs and targets; the kinds of records that data has (`dpbnn.clipping.probes`), at random
+weights alone. Nothing of the user's data is looked at but its shape and type.
 """
 
-import warnings
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from dpbnn._warn import warn
 from dpbnn.clipping.book_keeping import record
 from dpbnn.clipping.coverage import find_treatment
 from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.made_up import made_up_records, random_weights
 from dpbnn.clipping.objective import Objective
 from dpbnn.clipping.treatment import Treatment
-from dpbnn.clipping.trial import Trial, own_randomness, refuse_impressions
+from dpbnn.clipping.trial import Trial, refuse_impressions
 from dpbnn.execution import computing_in
+from dpbnn.generators import Generators, drawing_from
 from dpbnn.likelihoods import Likelihood, Moments, Probabilities
-from dpbnn.types import DpbnnError, DpbnnWarning, Weights
+from dpbnn.types import DpbnnError, Weights
 
 __all__ = ["Verdict", "refuse_mixing_in", "try_out"]
 
@@ -28,29 +31,37 @@ POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a trial found; it holds no reference to the model."""
+    """What a trial found; it holds no reference to the model. `draws` says that the model draws random numbers."""
 
     likelihood_weights: Weights
     num_outputs: int
     engine: str
     numbers_written_out: int
     treatment: Treatment
+    draws: bool
 
 
 def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> Verdict:
     """Refuse a model that does not keep records apart, or choose the engine for it."""
     given = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
     full = computing_in("float32", x.device)  # so that nothing coarser is taken for a difference
-    with torch.inference_mode(False), torch.enable_grad(), own_randomness(x.device), full:
+    with torch.inference_mode(False), torch.enable_grad(), full, ExitStack() as drawing:
+        drawing.enter_context(drawing_from(Generators.seeded(0)))
         num_outputs, own = _outputs(Objective(model, likelihood), given, x, y)
         objective = Objective(model, likelihood, tuple(own))
         both = given | own, random_weights(given) | own
         trials = [Trial.of(objective, weights, x, y, num_outputs) for weights in both]
+        draws = any(trial.draws for trial in trials)
+        if not draws:  # redirecting what nobody draws only takes time
+            drawing.close()
         for trial in trials:
             trial.refuse_state()
             trial.refuse_blindness()
             trial.refuse_mixing()
             trial.refuse_shared_draws()
+        trials[-1].refuse_dependence_on_kinds()
+        if draws:
+            trials[-1].refuse_draws_in_the_backward_pass()
         engine, treatment = _fastest_engine(trials[-1])
         trials = [replace(trial, objective=objective.treated(treatment)) for trial in trials]
         wipes_features = _warn_of_wiped_features(trials[0])
@@ -59,14 +70,14 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
         written_out = trials[0].numbers_written_out(engine)
         if engine == "book_keeping":
             treatment = _laid_out(treatment, trials[-1])
-    return Verdict(own, num_outputs, engine, written_out, treatment)
+    return Verdict(own, num_outputs, engine, written_out, treatment, draws)
 
 
 def refuse_mixing_in(
     precision: str, objective: Objective, weights: Weights, x: Tensor, y: Tensor, outputs: int
 ) -> None:
     """Refuse a model that keeps records apart in float32, and does not so in a coarser precision."""
-    with torch.inference_mode(False), own_randomness(x.device), computing_in(precision, x.device):
+    with torch.inference_mode(False), drawing_from(Generators.seeded(0)), computing_in(precision, x.device):
         Trial.of(objective, weights, x, y, outputs).refuse_mixing()
 
 
@@ -118,9 +129,7 @@ def _fastest_engine(trial: Trial) -> tuple[str, Treatment]:
     if treatment == Treatment():  # records that are first everywhere, and still not what they are alone
         trial.refuse_dependence_on_size("book_keeping")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # vmap warns where it is slow
-            ENGINES["vmap"](trial.objective, trial.weights, trial.x[:2], trial.y[:2])
+        ENGINES["vmap"](trial.objective, trial.weights, trial.x[:2], trial.y[:2])
     except (RuntimeError, NotImplementedError, ValueError):
         return "loop", Treatment()
     return "vmap", Treatment()
@@ -144,10 +153,8 @@ def _warn_of_wiped_features(trial: Trial) -> bool:
             per_group = use.input[0].numel() // use.call.module.num_groups
             if per_group <= 2:
                 found = True
-                warnings.warn(
+                warn(
                     f"GroupNorm '{use.call.name}' normalises groups of {per_group} number{'s' * (per_group > 1)} and "
-                    "wipes its input out; use LayerNorm, or fewer groups.",
-                    DpbnnWarning,
-                    stacklevel=5,
+                    "wipes its input out; use LayerNorm, or fewer groups."
                 )
     return found

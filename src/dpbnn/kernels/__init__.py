@@ -4,13 +4,12 @@ They are imported late, as Triton takes its time and only a GPU needs it. Where 
 callers do the same by torch's own operations, which take several launches and go over the numbers more often.
 """
 
-import warnings
 from functools import cache
 from importlib.util import find_spec
 
 import torch
 
-from dpbnn.types import DpbnnWarning
+from dpbnn._warn import warn
 
 __all__ = ["work"]
 
@@ -28,5 +27,5 @@ def work() -> bool:
         return float(out) == 3.0
     except Exception as error:  # whatever a compiler, its cache or its driver raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        warnings.warn(f"Triton does not work here, and steps will be slower: {reason}", DpbnnWarning, stacklevel=2)
+        warn(f"Triton does not work here, and steps will be slower: {reason}")
         return False

@@ -53,11 +53,10 @@ class Bernoulli(Likelihood):
 
     def check_values(self, targets: Tensor, num_outputs: int) -> None:
         """Targets are 0 or 1; NaN, a missing one, passes and contributes nothing."""
-        bad = targets[~((targets == 0) | (targets == 1) | targets.isnan())]
-        if len(bad):
+        if not bool(((targets == 0) | (targets == 1) | targets.isnan()).all()):
             raise DpbnnError(
-                f"Targets must be 0 or 1, got {float(bad[0]):g}; write two classes as 0 and 1, use Categorical for "
-                "more of them and HomoscedasticGaussian for a regression target."
+                "Targets must be 0 or 1, got others; write two classes as 0 and 1, use Categorical for more of them "
+                "and HomoscedasticGaussian for a regression target."
             )
 
     def made_up_targets(self, like: Tensor, size: int, num_outputs: int) -> Tensor:

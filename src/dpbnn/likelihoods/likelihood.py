@@ -47,7 +47,10 @@ class Likelihood(ABC):
         """Refuse shapes and types of targets that do not fit the outputs; values are not looked at."""
 
     def check_values(self, targets: Tensor, num_outputs: int) -> None:  # noqa: B027 - likewise
-        """Refuse target values outside the declared range, for the data holder, before training."""
+        """Refuse target values outside the declared range, for the data holder, before training.
+
+        The error says what was expected, and nothing that was read from the targets.
+        """
 
     def remarks(self, clip_norm: float) -> list[str]:
         """What whoever trains with this clip norm should know before trusting the result."""

@@ -72,22 +72,18 @@ class _Work:
     """
 
     def __init__(self, like: Weights, num_draws: int) -> None:
-        self.step: int | None = None
         self.pair: tuple[int, bool] | None = None
         self.std, self.slope = Flat(like), Flat(like)  # room that is used again: fresh memory would cost more
         self.e = [Flat(like) for _ in range(num_draws)]
         self.w = [Flat(like) for _ in range(num_draws)]
         self.draws = [Draw(w.views, e.views) for w, e in zip(self.w, self.e, strict=True)]
 
-    def prepare(self, state: BBPState, step: int) -> None:
-        """Made once a step, of the e that `draw` has left."""
-        if self.step == step:
-            return
+    def prepare(self, state: BBPState) -> None:
+        """Compute all of it from mean, rho and e: whoever is captured in a CUDA graph captures this too."""
         torch.sigmoid(state.rho.numbers, out=self.slope.numbers)
         std = torch.clamp(state.rho.numbers, max=LARGEST_RHO, out=self.std.numbers).exp_().log1p_()
         for e, w in zip(self.e, self.w, strict=True):
             torch.addcmul(state.mean.numbers, std, e.numbers, out=w.numbers)
-        self.step = step
 
     def draw(self, seed: int, pair: int, second: int) -> None:
         """The e of a step from the user's seed, unless they are there."""
@@ -162,7 +158,7 @@ class BBP(Method[BBPState]):
     def weights(self, state: BBPState, step: int) -> Weights | Draws:
         """One draw, or several with what rho does to each: ``dw / drho = e sigmoid(rho)``."""
         work = state.work
-        work.prepare(state, step)
+        work.prepare(state)
         if self.form == "aligned":
             return work.draws[0].weights
         slope = work.slope.views
@@ -170,9 +166,8 @@ class BBP(Method[BBPState]):
         return Draws(tuple(draw.weights for draw in work.draws), pulls)
 
     def update(self, state: BBPState, noisy: NoisySum, step: int) -> BBPState:
-        """Descend in mean and rho along the released gradient and the KL's."""
+        """Descend in mean and rho along the released gradient and the KL's, at the draws that `weights` has left."""
         work, n, B = state.work, state.plan.dataset_size, state.plan.batch_size
-        work.prepare(state, step)
         slope = _both({}, work.slope.views)
         kl_in_mean, kl_in_std = kl_gradient(self.prior, state.mean.views, work.std.views, work.draws)
         terms = [Term(_both({}, part), n * divisor, slope) for part, divisor in kl_in_std]
@@ -184,7 +179,6 @@ class BBP(Method[BBPState]):
             in_mean, in_rho = ({name: g[i] for name, g in noisy.gradients.items()} for i in (0, 1))
             terms.append(Term(_both(in_mean, in_rho), B))
         self._descent.step(state.optimizer, state.parameters, terms, step)
-        work.step = None
         return state
 
     def to_posterior(self, state: BBPState) -> MeanField:
@@ -200,8 +194,7 @@ class BBP(Method[BBPState]):
         """Means, rhos and the optimizer's own state, as saved."""
         for name, values in state.parameters.items():
             values.copy_(saved["parameters"][name])
-        if state.optimizer is not None:
-            state.optimizer.load_state_dict(saved["optimizer"])
+        self._descent.restore(state.optimizer, saved["optimizer"])
         return state
 
     def report(self, plan: PrivacyPlan) -> dict[str, Any]:

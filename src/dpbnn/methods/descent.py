@@ -97,6 +97,16 @@ class Descent:
         except (TypeError, ValueError) as error:
             raise DpbnnError(f"options do not fit torch.optim.{self._class().__name__}: {error}.") from error
 
+    def restore(self, optimizer: Optimizer | None, saved: Mapping[str, Any]) -> None:
+        """What an optimizer remembered, on whichever device it counts its steps now."""
+        if optimizer is None:
+            return
+        counting = [group.get("capturable") for group in optimizer.param_groups]
+        optimizer.load_state_dict(dict(saved))
+        for group, is_capturable in zip(optimizer.param_groups, counting, strict=True):
+            if is_capturable is not None:
+                group["capturable"] = is_capturable
+
     def phase(self, optimizer: Optimizer | None, step: int) -> Hashable | None:
         """The rate, where a step can be recorded: where it keeps nothing on the host that changes."""
         counts_on_device = optimizer is None or optimizer.defaults.get("capturable", False)

@@ -53,11 +53,16 @@ class Method(ABC, Generic[State]):
 
     @abstractmethod
     def weights(self, state: State, step: int) -> Weights | Draws:
-        """Where this step's gradients are taken."""
+        """Where this step's gradients are taken: a function of the state's tensors alone.
+
+        It may be called several times in a step, once for each part of a batch. On a device each call can be captured
+        in a CUDA graph of its own, which replays kernels and not Python: no call may rely on Python that another one
+        has run.
+        """
 
     @abstractmethod
     def update(self, state: State, noisy: NoisySum, step: int) -> State:
-        """The state after this step's release."""
+        """The state after this step's release; may use what this step's `weights` has written into tensors."""
 
     def keep(self, state: State, step: int) -> State:
         """Take into the posterior what this step has led to, if it belongs there."""

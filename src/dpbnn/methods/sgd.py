@@ -104,8 +104,7 @@ class SGD(Method[SGDState]):
         """Weights and the optimizer's own state, as saved."""
         for name, values in state.weights.items():
             values.copy_(saved["weights"][name])
-        if state.optimizer is not None:
-            state.optimizer.load_state_dict(saved["optimizer"])
+        self._descent.restore(state.optimizer, saved["optimizer"])
         return state
 
     def report(self, plan: PrivacyPlan) -> dict[str, Any]:

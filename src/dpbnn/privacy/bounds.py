@@ -14,7 +14,6 @@ References: McSherry and Talwar 2007 (the mechanism), Smith 2011 (quantiles by i
 """
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -23,9 +22,12 @@ from typing import Any
 import numpy as np
 
 from dpbnn import _validate
-from dpbnn.types import DpbnnError, DpbnnWarning
+from dpbnn._warn import warn
+from dpbnn.privacy.ledger import Ledger
+from dpbnn.privacy.purchases import Permit
+from dpbnn.types import DpbnnError
 
-__all__ = ["Bounds", "Purchase", "check_available", "purchase", "pure_epsilon_within"]
+__all__ = ["Bounds", "Purchase", "check_available", "purchase", "pure_epsilon_within", "quantile"]
 
 SMALLEST, LARGEST, RATIO = 1e-6, 1e9, 1.02
 """Candidates: 0 and +-SMALLEST * RATIO^k up to LARGEST."""
@@ -33,6 +35,7 @@ FOR_ALL_COLUMNS = 8.0
 """Rows times epsilon of a quantile times the share below it: from here on quartiles are found with near certainty."""
 FOR_ONE_BOUND = 5.0
 """Rows times all of epsilon: below it one bound for everything would be mostly chance."""
+QUARTILES = {"lower": 0.25, "upper": 0.75}
 
 
 @dataclass(frozen=True)
@@ -57,49 +60,71 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Purchase:
-    """How bounds of `columns` columns are bought: decided by public numbers, before any record is seen.
+    """How bounds of columns are bought: decided by public numbers, before any record is seen.
 
     Of each column, or one for all columns together; with `has_target` the last column is the target, which then has one
-    of its own.
+    of its own. `columns` are names such as "column 'age'".
     """
 
-    columns: int
+    columns: tuple[str, ...]
     has_target: bool
     is_for_each_column: bool
-    epsilons: tuple[float, ...]
+    epsilon: float
 
-    def bounds_of(self, values: np.ndarray) -> Bounds:
-        """The bounds of a table ``[rows, columns]``, which cost `epsilons`; NaN is a missing value, and left out."""
+    @property
+    def purchases(self) -> dict[str, float]:
+        """What is bought, each for `epsilon`: that of one record, as in a plan's `pure_epsilons`."""
+        if self.is_for_each_column:
+            return {_quartile(side, name): self.epsilon for name in self.columns for side in QUARTILES}
+        return {_magnitude(part): self.epsilon for part, _ in self._parts}
+
+    def bounds_of(self, values: np.ndarray, ledger: Ledger) -> Bounds:
+        """The bounds of a table ``[rows, columns]``; NaN is a missing value, and left out."""
         finite = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=np.nan, posinf=LARGEST, neginf=-LARGEST)
         if self.is_for_each_column:
-            pairs = [self._quartiles(column[~np.isnan(column)], *self.epsilons[:2]) for column in finite.T]
+            columns = zip(self.columns, finite.T, strict=True)
+            pairs = [_between_quartiles(name, column[~np.isnan(column)], ledger) for name, column in columns]
             return Bounds(*(np.array(side) for side in zip(*pairs, strict=True)))
-        features = self.columns - self.has_target
-        parts = [part for part in (finite[:, :features], finite[:, features:]) if part.shape[1]]
-        reach = np.concatenate(
-            [
-                np.full(part.shape[1], self._reach(part, epsilon))
-                for part, epsilon in zip(parts, self.epsilons, strict=True)
-            ]
-        )
+        reach = np.zeros(len(self.columns))
+        for part, own in self._parts:
+            reach[own] = _reach(part, finite[:, own], ledger)
         return Bounds(-reach, reach)
 
-    @staticmethod
-    def _reach(columns: np.ndarray, epsilon: float) -> float:
-        largest = np.abs(np.nan_to_num(columns, nan=0.0)).max(axis=1, initial=0.0)
-        return 2 * quantile(largest, 0.5, epsilon, _positive_candidates())
+    @property
+    def _parts(self) -> list[tuple[str, slice]]:
+        """Columns that share one bound."""
+        features = len(self.columns) - self.has_target
+        parts = [("all columns", slice(0, features)), ("the target", slice(features, len(self.columns)))]
+        return [(part, own) for part, own in parts if own.start < own.stop]
 
-    @staticmethod
-    def _quartiles(column: np.ndarray, first: float, second: float) -> tuple[float, float]:
-        low, high = sorted(
-            quantile(column, share, epsilon, _candidates()) for share, epsilon in ((0.25, first), (0.75, second))
-        )
-        width = high - low if high > low else max(1.0, abs(low))
-        return low - width, high + width
+
+def _quartile(side: str, name: str) -> str:
+    return f"{side} quartile of {name}"
+
+
+def _magnitude(part: str) -> str:
+    return f"largest magnitude of {part}"
+
+
+def _reach(part: str, columns: np.ndarray, ledger: Ledger) -> float:
+    largest = np.abs(np.nan_to_num(columns, nan=0.0)).max(axis=1, initial=0.0)
+    return 2 * _bought(ledger, _magnitude(part), largest, 0.5, _positive_candidates())
+
+
+def _between_quartiles(name: str, column: np.ndarray, ledger: Ledger) -> tuple[float, float]:
+    low, high = sorted(
+        _bought(ledger, _quartile(side, name), column, share, _candidates()) for side, share in QUARTILES.items()
+    )
+    width = high - low if high > low else max(1.0, abs(low))
+    return low - width, high + width
+
+
+def _bought(ledger: Ledger, purpose: str, values: np.ndarray, share: float, candidates: Sequence[float]) -> float:
+    return ledger.buy(purpose, lambda permit: quantile(values, share, permit, candidates))
 
 
 def purchase(
-    columns: int,
+    columns: Sequence[str],
     rows: int,
     epsilon: float,
     delta: float,
@@ -107,31 +132,30 @@ def purchase(
     remedy: str = "bounds=(0, 100), or such a pair for each column",
 ) -> Purchase:
     """What `epsilon` buys: quartiles of every column, or one bound for all, or nothing: then it is refused."""
-    each = pure_epsilon_within(epsilon, delta, 2 * columns)
+    names = tuple(columns)
+    each = pure_epsilon_within(epsilon, delta, 2 * len(names))
     if rows * each * 0.25 / (2 * 0.75) >= FOR_ALL_COLUMNS:
-        return Purchase(columns, has_target, True, (each,) * (2 * columns))
+        return Purchase(names, has_target, True, each)
     if rows * epsilon < FOR_ONE_BOUND:
         raise DpbnnError(
             f"bounds must be given for so few rows: with {rows} and epsilon {epsilon:.3g} for them, bounds that are "
             f"bought from the data would be mostly chance. Give public ones: {remedy}."
         )
-    warnings.warn(
-        f"With {rows} rows, bounds of each of {columns} columns are out of reach, and one is bought for all of them "
-        f"together. Public ones cost nothing and serve better: {remedy}.",
-        DpbnnWarning,
-        stacklevel=3,
+    warn(
+        f"With {rows} rows, bounds of each of {len(names)} columns are out of reach, and one is bought for all of them "
+        f"together. Public ones cost nothing and serve better: {remedy}."
     )
-    parts = 2 if has_target and columns > 1 else 1
-    return Purchase(columns, has_target, False, (pure_epsilon_within(epsilon, delta, parts),) * parts)
+    parts = 2 if has_target and len(names) > 1 else 1
+    return Purchase(names, has_target, False, pure_epsilon_within(epsilon, delta, parts))
 
 
-def quantile(values: np.ndarray, share: float, epsilon: float, candidates: Sequence[float]) -> float:
+def quantile(values: Any, share: float, permit: Permit, candidates: Sequence[float]) -> float:
     """A private quantile of `values` among public `candidates`.
 
     Guarantees:
-        adding or removing one value changes no probability by more than the factor e^epsilon
+        adding or removing one value changes no probability by more than the factor e^epsilon of the permit
     """
-    measurement = _measurement(share, epsilon, candidates)
+    measurement = _measurement(share, permit.spend("quantile"), candidates)
     return float(measurement(np.ascontiguousarray(values, dtype=np.float64)))
 
 

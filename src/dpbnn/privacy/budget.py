@@ -18,9 +18,7 @@ What is charged at once was fixed at once (`fit_many`, a search), and costs what
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Self
@@ -31,7 +29,15 @@ from dpbnn.privacy.accountants.rdp import divergences, pure_divergences
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.types import DpbnnError
 
-__all__ = ["BudgetAccountant", "BudgetError", "Together", "arrived_from", "composed_epsilon", "home", "spending"]
+__all__ = [
+    "BudgetAccountant",
+    "BudgetError",
+    "Together",
+    "arrived_from",
+    "charge_open_budget",
+    "composed_epsilon",
+    "home",
+]
 
 COMPOSITIONS = ("basic", "rdp")
 ORDERS = tuple(1 + 2 ** (k / 4) for k in range(-12, 40))
@@ -45,7 +51,6 @@ _open: list["BudgetAccountant"] = []
 """The one that is open, for all threads of this process."""
 _paid_in: int | None = None
 """The process with an open budget from which the last work came."""
-_charged: ContextVar[tuple[PrivacyPlan, ...]] = ContextVar("dpbnn_charged", default=())
 
 
 class BudgetError(DpbnnError):
@@ -213,18 +218,11 @@ def _refuse_elsewhere() -> None:
         )
 
 
-@contextmanager
-def spending(*plans: PrivacyPlan, epsilon_of_others: float = 0.0, is_void: bool = False) -> Iterator[None]:
-    """Charge the budget that is open, if there is one: once, also where fits of these plans follow inside."""
+def charge_open_budget(*plans: PrivacyPlan, epsilon_of_others: float = 0.0, is_void: bool = False) -> None:
+    """Charge the budget that is open, if there is one; only a ledger that is opened does so."""
     _refuse_elsewhere()
-    if not _open or all(plan in _charged.get() for plan in plans):
-        yield
+    if not _open:
         return
     if is_void:
         raise BudgetError("A fit whose guarantee is void must not be charged to a budget; leave out what voids it.")
     _open[0].charge(*plans, epsilon_of_others=epsilon_of_others)
-    token = _charged.set(plans)
-    try:
-        yield
-    finally:
-        _charged.reset(token)

@@ -21,7 +21,7 @@ def numbered(people: Any) -> np.ndarray:
         whether two rows are one person's does not depend on anybody else's name: names are never brought to one type
     """
     if getattr(people, "ndim", 1) != 1:
-        _validate.refuse("groups", "one name for each row", people.shape)
+        raise DpbnnError(f"groups must be one name for each row, got {people.ndim} dimensions.")
     names = people.tolist() if hasattr(people, "tolist") else list(people)
     if any(map(_is_missing, names)):
         raise DpbnnError("groups must name the person of every row, got missing names; give each row one.")

@@ -27,7 +27,7 @@ __all__ = ["add_normals"]
 Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 _spare: dict[int, list[Normals]] = {}
-"""By size; taken and put back, as threads of OpenMP keep nothing between tasks."""
+"""Memory by size; taken and put back, as threads of OpenMP keep nothing between tasks."""
 
 
 def add_normals(
@@ -46,7 +46,10 @@ def add_normals(
     spare = _spare.setdefault(chunk, [])
 
     def work() -> None:
-        normals = spare.pop() if spare else Normals(chunk // 2)
+        try:
+            normals = spare.pop()
+        except IndexError:  # none, or others were faster
+            normals = Normals(chunk // 2)
         for part, pieces in groups:
             _add_to_group(pieces, scale, generator(part), normals)
         spare.append(normals)

@@ -6,31 +6,51 @@
 >>> guarantee = PrivacyGuarantee.for_plan(plan)
 >>> guarantee.epsilon, guarantee.accountant, guarantee.unit
 (0.8645, 'pld', 'one record')
+
+The guarantee of a release is made by `for_ledger`, from what was spent, and is complete then: nobody amends it.
 """
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from dpbnn._validate import one_of, refuse
 from dpbnn.privacy import _json
 from dpbnn.privacy.accountants import ADJACENCIES, BOUNDS
+from dpbnn.privacy.ledger import Ledger, SearchCost
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.prose import describe
 
-__all__ = ["PrivacyGuarantee", "rounded_up"]
+__all__ = ["Circumstances", "PrivacyGuarantee", "rounded_up"]
 
 _JSON_VERSION = 1
 _OTHER_VERSIONS = 1e-3
 """How far figures may lie below today's: other versions of the accounting library differ in the last digits."""
 _POSSIBLY_INFINITE = ("epsilon", "epsilon_replace_one")
+_NO_SEARCH = "a search over settings on the private data is not covered"
+_PUBLIC_GRID = "the grid of candidates does not depend on the private data"
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What the plan does not know and a guarantee has to say.
+
+    Args:
+        adjacency: how neighbouring data sets differ.
+        assumptions: on top of those that are always made.
+    """
+
+    adjacency: str = "add_or_remove"
+    assumptions: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class PrivacyGuarantee:
-    """Epsilon with everything that gives it meaning. Built by `for_plan`; `str()` says it in words.
+    """Epsilon with everything that gives it meaning; `str()` says it in words.
+
+    Built by `for_plan` for what could be released, and by `for_ledger` for what is.
 
     Guarantees:
         epsilon is rounded up, never down
@@ -74,27 +94,45 @@ class PrivacyGuarantee:
         """
         if not isinstance(plan, PrivacyPlan):
             refuse("plan", "a PrivacyPlan", plan)
-        one_of("adjacency", adjacency, ADJACENCIES)
         if accountant is not None:
             one_of("accountant of a guarantee", accountant, BOUNDS)
-        further, reasons = _texts("assumptions", assumptions), _texts("voided_by", voided_by)
-        tightest = plan.account(accountant, adjacency=adjacency)
+        figures = _figures(plan, accountant, one_of("adjacency", adjacency, ADJACENCIES))
+        figures |= {"random_source": random_source} | ({} if released is None else {"released": released})
+        return cls._of(plan, figures, adjacency, (_NO_SEARCH, *_texts("assumptions", assumptions)), voided_by)
+
+    @classmethod
+    def for_ledger(
+        cls, ledger: Ledger, circumstances: Circumstances, *, random_source: str, voided_by: Sequence[str] = ()
+    ) -> Self:
+        """The guarantee of what a ledger says was spent, which is settled first: by a run, or by a whole search."""
+        settled, adjacency = ledger.settle(), one_of("adjacency", circumstances.adjacency, ADJACENCIES)
+        if settled.search is None:
+            figures, about_searches = _figures(settled.plan, None, adjacency), _NO_SEARCH
+        else:
+            figures, about_searches = _figures_of_search(settled.search), _PUBLIC_GRID
+        figures |= {"random_source": random_source}
+        further = about_searches, *_texts("assumptions", circumstances.assumptions)
+        return cls._of(settled.plan, figures, adjacency, further, voided_by)
+
+    @classmethod
+    def _of(
+        cls,
+        plan: PrivacyPlan,
+        figures: Mapping[str, Any],
+        adjacency: str,
+        assumptions: tuple[str, ...],
+        voided_by: Sequence[str],
+    ) -> Self:
         records = plan.max_records_per_person
         return cls(
-            epsilon=rounded_up(tightest.epsilon),
+            **figures,
             delta=plan.delta,
             adjacency=adjacency,
             unit="one record" if records == 1 else f"one person with at most {records} records",
-            accountant=tightest.accountant,
-            remark=tightest.remark,
-            epsilon_by_accountant=_by_accountant(plan, adjacency),
-            epsilon_replace_one=rounded_up(plan.epsilon(accountant, adjacency="replace_one")),
             sampling=f"Poisson, in each step every record with probability {plan.batch_size}/{plan.dataset_size}",
             mechanism=_mechanism(plan),
-            released=_released(plan) if released is None else released,
-            random_source=random_source,
-            assumptions=(*_assumptions(plan), *further),
-            voided_by=reasons,
+            assumptions=(*_assumptions(plan), *assumptions),
+            voided_by=_texts("voided_by", voided_by),
             plan=plan,
         )
 
@@ -149,6 +187,31 @@ class PrivacyGuarantee:
         for name, least in {"epsilon": expected.epsilon, "epsilon_replace_one": replacing}.items():
             if getattr(self, name) < least * (1 - _OTHER_VERSIONS):
                 refuse(f"{name} of a guarantee", f"at least {least}, as its plan costs", getattr(self, name))
+
+
+def _figures(plan: PrivacyPlan, accountant: str | None, adjacency: str) -> dict[str, Any]:
+    """Of a run by itself."""
+    tightest = plan.account(accountant, adjacency=adjacency)
+    return {
+        "epsilon": rounded_up(tightest.epsilon),
+        "accountant": tightest.accountant,
+        "remark": tightest.remark,
+        "epsilon_by_accountant": _by_accountant(plan, adjacency),
+        "epsilon_replace_one": rounded_up(plan.epsilon(accountant, adjacency="replace_one")),
+        "released": _released(plan),
+    }
+
+
+def _figures_of_search(cost: SearchCost) -> dict[str, Any]:
+    """Of all that was done to find the candidate that is released."""
+    return {
+        "epsilon": cost.epsilon,
+        "accountant": "rdp",
+        "remark": "of the whole search",
+        "epsilon_by_accountant": {"rdp": cost.epsilon},
+        "epsilon_replace_one": math.inf,
+        "released": "all candidates of a search, the choice between them, and everything computed from them",
+    }
 
 
 def _by_accountant(plan: PrivacyPlan, adjacency: str) -> dict[str, float]:
@@ -214,5 +277,4 @@ def _assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
         "a record's gradient and prediction are rounded alike whichever records share its batch",
         "the machine that trains is trusted, and its random generators, which are not cryptographic, are not predicted",
         "side channels of floating-point arithmetic and of timing are not covered",
-        "a search over settings on the private data is not covered",
     )

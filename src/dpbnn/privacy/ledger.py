@@ -1,24 +1,31 @@
-"""The ledger: every release is charged, none beyond the plan, and a repeated one only if it is not the same.
+"""The ledger: everything that spends goes through it, nothing beyond the plan, and a repeated step only if it differs.
+
+A ledger is opened for a plan, which charges the `BudgetAccountant` that is open, once; whoever is handed the ledger
+does not charge again. What the plan buys besides its steps (`pure_epsilons`) is named, and bought by `Ledger.buy`. A
+guarantee, and with it a release, is made from a ledger that `settle` has found in order, and from nothing else.
 
 After an interruption some steps are taken again. A step that comes out bit for bit as it did before has revealed
 nothing new. One that does not (another machine, another version) must not be used: with the same noise on another sum,
 the two together would reveal the difference. The run then goes on with a fresh key, and is charged again.
 """
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 
+from dpbnn.privacy.budget import charge_open_budget, composed_epsilon
 from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.privacy.purchases import Entry, LedgerError, Permit, PurchaseFile, Purchases, added_up
 from dpbnn.schedule import by_step
 from dpbnn.types import NoisySum
 
-__all__ = ["FRESH_KEY", "Charge", "Ledger", "fingerprint"]
+__all__ = ["Charge", "Ledger", "SearchCost", "SearchLedger", "Settled", "fingerprint"]
 
-Charge = tuple[int, int]
-"""A step and the fingerprint of what it released."""
-FRESH_KEY = -1
-"""Stands in the place of a step where a run went on with a fresh key."""
+Charge = tuple[int, int | None]
+"""A step and the fingerprint of what it released; None where its noise came from another key than the run's."""
+CHOICE = "the choice between the candidates"
 
 
 def fingerprint(noisy: NoisySum) -> int:
@@ -34,13 +41,40 @@ def fingerprint(noisy: NoisySum) -> int:
     return total % 2**64
 
 
+@dataclass(frozen=True)
+class SearchCost:
+    """What a search costs: fits of some people, and a choice by others. Nobody pays for both."""
+
+    candidates: int
+    epsilon: float
+    delta: float
+    epsilon_of_fits: float
+    epsilon_of_choice: float
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A ledger in order: what a guarantee is made from. `search` is the whole that the run is a part of."""
+
+    plan: PrivacyPlan
+    entries: tuple[Entry, ...]
+    search: SearchCost | None = None
+
+
 @dataclass
 class Ledger:
     """What has been released so far under a plan.
 
+    One that is merely constructed counts steps; nothing is charged for it, so that nothing can be released from it.
+
     Guarantees:
         No noise level is ever charged for more steps than the plan has at that level.
         A step that is repeated bit for bit is charged once.
+        Opening a ledger charges the open budget once.
+        Every sum that has got its noise is charged before it is used, or dropped.
+        Nothing is released from a ledger that was not opened.
+        Nothing is released before every step and every purchase of the plan is made.
+        After it is settled nothing is released any more.
     """
 
     plan: PrivacyPlan
@@ -50,12 +84,75 @@ class Ledger:
         self._left = dict(self.plan.noise_levels)
         self._level_at = by_step(self.plan.noise_multiplier, self.plan.steps)
         self._last_of_step: dict[int, int] = {}
+        self._purchases: Purchases | None = None
+        self._declared: tuple[Entry, ...] = ()
+        self._search: SearchLedger | None = None
+        self._is_closed = False
+        self._has_sum = False
         earlier, self.charges = self.charges, []
-        for step, mark in earlier:
-            if step == FRESH_KEY:
-                self.forget_marks()
-            else:
-                self.enter(step, mark)
+        self.resume(earlier)
+
+    @classmethod
+    def open(
+        cls,
+        plan: PrivacyPlan,
+        purchases: Mapping[str, float] | None = None,
+        *,
+        file: PurchaseFile | None = None,
+        is_void: bool = False,
+    ) -> Self:
+        """Charge a plan.
+
+        Args:
+            plan: what will be spent.
+            purchases: what each of the plan's `pure_epsilons` is for, in their order; None says that the caller has
+                bought them elsewhere.
+            file: where purchases are kept until the run is over.
+            is_void: whether the guarantee will be void; then an open budget refuses it.
+        """
+        ledger = cls._opened(plan, purchases, file)
+        charge_open_budget(plan, is_void=is_void)
+        return ledger
+
+    @classmethod
+    def open_all(cls, plans: Sequence[PrivacyPlan]) -> list[Self]:
+        """Charge plans that are fixed at once with what they cost together, or none of them."""
+        ledgers = [cls._opened(plan) for plan in plans]
+        charge_open_budget(*plans)
+        return ledgers
+
+    @classmethod
+    def _opened(
+        cls, plan: PrivacyPlan, purchases: Mapping[str, float] | None = None, file: PurchaseFile | None = None
+    ) -> Self:
+        ledger = cls(plan)
+        most = plan.max_records_per_person
+        if purchases is None:
+            elsewhere = "given by the caller", "bought elsewhere"
+            ledger._declared = added_up(Entry(*elsewhere, epsilon, 1, most) for epsilon in plan.pure_epsilons)
+        elif tuple(purchases.values()) != plan.pure_epsilons:
+            raise LedgerError(f"a plan that pays for {plan.pure_epsilons} was to buy {dict(purchases)}")
+        promised = purchases or {}
+        ledger._purchases = Purchases(promised, most, None if file is None else file.open(plan, promised), file)
+        return ledger
+
+    def buy(self, purpose: str, draw: Callable[[Permit], float]) -> float:
+        """What `draw` makes with a permit for this purpose; what was bought before, also by an interrupted run."""
+        if self._purchases is None:
+            raise LedgerError(f"{purpose!r} is bought by a ledger that was never charged")
+        return self._purchases.buy(purpose, draw)
+
+    def resume(self, charges: Iterable[Charge]) -> None:
+        """Enter what an interrupted run has charged, before anything else is."""
+        if self.charges:
+            raise LedgerError("a run is resumed after it has begun")
+        for charge in charges:
+            self.replay(*charge)
+
+    def replay(self, step: int, mark: int | None) -> None:
+        """Charge what a journal holds; a line of it for which the plan has no room was never used (see there)."""
+        if self.can_afford(step):
+            self.enter(step, mark)
 
     def holds(self, step: int, mark: int) -> bool:
         """Whether this very release of this step has been charged."""
@@ -73,12 +170,98 @@ class Ledger:
         """Whether the plan has room for one more release at this step's noise."""
         return self._left[self.plan.noise_at(step)] > 0
 
-    def enter(self, step: int, mark: int) -> None:
+    def enter(self, step: int, mark: int | None) -> None:
         """Charge a release, before anybody sees it."""
         is_known = 0 <= step < len(self._level_at)
         level = self._level_at[step] if is_known else self.plan.noise_at(step)  # which refuses it
-        if self._left[level] <= 0:
-            raise RuntimeError(f"step {step} is beyond the plan; this is a bug, and the release must not be used.")
+        if self._left[level] <= 0 or self._is_closed:
+            raise LedgerError(f"step {step} is beyond the plan")
         self._left[level] -= 1
-        self._last_of_step[step] = mark
+        if mark is not None:
+            self._last_of_step[step] = mark
         self.charges.append((step, mark))
+
+    def made(self) -> None:
+        """A sum has got its noise: it is one that `use` or `drop` speaks of next."""
+        if self._has_sum or self._is_closed:
+            raise LedgerError("a sum was made before the one before it was charged, or after the run")
+        self._has_sum = True
+
+    def use(self, step: int, mark: int) -> None:
+        """The sum that was made is used from here on; it must have been charged."""
+        if not self.holds(step, mark):
+            raise LedgerError(f"step {step} was to be used and was not charged")
+        self.drop()
+
+    def drop(self) -> None:
+        """The sum that was made is not used, and is gone."""
+        if not self._has_sum:
+            raise LedgerError("a sum was to be used that the ledger knows nothing of")
+        self._has_sum = False
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Everything that was spent."""
+        most, left = self.plan.max_records_per_person, self._left
+        mechanism = "Gaussian noise on a clipped sum" if self.plan.is_private else "a sum without noise"
+        steps = (Entry("training", mechanism, s, n - left[s], most) for s, n in self.plan.noise_levels if n > left[s])
+        return (*steps, *self._declared, *(() if self._purchases is None else self._purchases.entries))
+
+    def settle(self) -> Settled:
+        """Compare what was spent with what the plan promised; from here on nothing more is."""
+        if self._search is not None:
+            return self._search.settle(self)
+        self.reconcile()
+        return Settled(self.plan, self.entries)
+
+    def reconcile(self) -> None:
+        """Raise unless every step and purchase was made, and close."""
+        if self._purchases is None:
+            raise LedgerError("a release was to be made from a ledger that was never charged")
+        if self._has_sum:
+            raise LedgerError("a sum was made and neither charged nor dropped")
+        if any(self._left.values()):
+            raise LedgerError(f"{sum(self._left.values())} of the plan's {self.plan.steps} steps were not charged")
+        if missing := self._purchases.missing():
+            raise LedgerError(f"{', '.join(map(repr, missing))} was promised and not bought")
+        self._purchases.close()
+        self._is_closed = True
+
+
+class SearchLedger:
+    """Of a search: a ledger for each candidate, all trained on one part of the people, and a choice by the other.
+
+    Guarantees:
+        A search is charged once, for all fits and the choice.
+        A person who chooses is charged for all rows.
+        Nothing of a candidate is released before all candidates and the choice are settled.
+    """
+
+    def __init__(
+        self, plans: Sequence[PrivacyPlan], purchases: Sequence[Mapping[str, float]], *, epsilon: float, delta: float
+    ) -> None:
+        """Charge plans that together keep to epsilon and delta, and a choice that costs a person epsilon."""
+        (most,) = {plan.max_records_per_person for plan in plans}
+        of_fits = composed_epsilon(plans, delta)
+        if of_fits > epsilon or any(plan.delta != delta for plan in plans):
+            raise LedgerError(f"candidates that cost epsilon {of_fits:.4g} together were to cost {epsilon:g}")
+        self.cost = SearchCost(len(plans), epsilon, delta, of_fits, epsilon)
+        self.ledgers = [Ledger._opened(plan, named) for plan, named in zip(plans, purchases, strict=True)]
+        for ledger in self.ledgers:
+            ledger._search = self
+        self._choice = Purchases({CHOICE: epsilon / most}, most)
+        charge_open_budget(*plans, epsilon_of_others=epsilon)
+
+    def choose(self, draw: Callable[[Permit], int]) -> int:
+        """The place of the candidate that `draw` chooses with its permit."""
+        return int(self._choice.buy(CHOICE, draw))
+
+    def settle(self, of: Ledger) -> Settled:
+        """What one candidate's guarantee is made from, once all of them and the choice are in order."""
+        for ledger in self.ledgers:
+            ledger.reconcile()
+        if self._choice.missing():
+            raise LedgerError("a candidate was to be released before the choice")
+        self._choice.close()
+        fits = (entry for ledger in self.ledgers for entry in ledger.entries)
+        return Settled(of.plan, added_up([*fits, *self._choice.entries]), self.cost)

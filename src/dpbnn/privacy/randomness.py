@@ -12,12 +12,14 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpbnn import _validate
+from dpbnn.generators import Generators
 from dpbnn.privacy import cpu_noise, cuda_noise
 
 __all__ = ["Randomness"]
@@ -75,19 +77,23 @@ class Randomness:
         """A 63-bit seed for a torch generator on a CUDA device, or for one whose seed is hashed again."""
         return int.from_bytes(self._derive(purpose, step, 0)[:8]) >> 1
 
-    def seed_model(self, step: int, device: torch.device) -> None:
-        """Seed torch's global generator, from which a model draws by itself: dropout masks.
+    def masks(self, step: int) -> Generators:
+        """The generators from which a model draws by itself in one step: dropout masks.
 
         Masks are secret: they are drawn by position in the batch, so that for an attacker who knew them, one record
-        more would shift the masks of the others. On a CPU the generator's whole state is set, not its 32-bit seed.
+        more would shift the masks of the others.
         """
-        if device.type == "cuda":
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(self.torch_seed("model", step))
-        state = torch.default_generator.manual_seed(0).get_state()
+        return Generators(partial(self.seed_masks, step))
+
+    def seed_masks(self, step: int, generator: torch.Generator) -> None:
+        """Bring a generator into the state of one step; on a CPU the whole of it is set, not its 32-bit seed."""
+        if generator.device.type != "cpu":
+            generator.manual_seed(self.torch_seed("model", step))
+            return
+        state = generator.manual_seed(0).get_state()
         words = self.generator("model", step).integers(0, 2**32, MERSENNE_WORDS, dtype=np.uint64)
         state.numpy()[MERSENNE_OFFSET : MERSENNE_OFFSET + 8 * MERSENNE_WORDS] = words.view(np.uint8)
-        torch.default_generator.set_state(state)
+        generator.set_state(state)
 
     def add_normals(self, tensors: Sequence[Tensor], scale: float, step: int) -> None:
         """Add `scale` times an independent standard normal to every number, in place, as the noise of one step."""

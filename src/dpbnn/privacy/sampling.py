@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from dpbnn.privacy.randomness import Randomness
 
-__all__ = ["PoissonSampler"]
+__all__ = ["PoissonSampler", "largest_batch"]
 
 MOST_STEPS, MOST_CELLS = 64, 2**22
 """What is drawn at a time: enough to be fast, and little enough for memory."""
@@ -83,6 +83,12 @@ class PoissonSampler:
         cells = _chosen(steps * records, self.sampling_rate, generator)
         starts = np.searchsorted(cells, records * np.arange(steps + 1))
         return cells % max(1, records), starts
+
+
+def largest_batch(num_records: int, sampling_rate: float) -> int:
+    """More records than this no batch has, but for one time in 10^30."""
+    expected = num_records * sampling_rate
+    return math.ceil(min(num_records, expected + 12 * math.sqrt(expected * (1 - sampling_rate)) + 72))
 
 
 def _chosen(cells: int, rate: float, generator: np.random.Generator) -> Rows:

@@ -1,7 +1,7 @@
 """scikit-learn estimators: private Bayesian networks for tables, in two lines.
 
     from dpbnn.sklearn import DPBayesClassifier
-    model = DPBayesClassifier(epsilon=1.0, bounds=(0, 100)).fit(X, y)
+    model = DPBayesClassifier(epsilon=1.0, bounds=(0, 100), classes=[0, 1], dataset_size=2000).fit(X, y)
     print(model.guarantee_)
 
 `bounds` are public: what a column can hold, not what it was seen to hold. Without them, a share of the budget buys

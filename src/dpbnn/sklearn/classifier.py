@@ -1,14 +1,15 @@
 """A private Bayesian classifier."""
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
-from dpbnn.prediction import ClassPrediction
-from dpbnn.sklearn.estimator import DPBayesEstimator, as_bounds, keep_arguments
+from dpbnn.prediction import ClassPrediction, Prediction
+from dpbnn.sklearn.estimator import DPBayesEstimator, keep_arguments
+from dpbnn.sklearn.fitting import Rows
 from dpbnn.types import DpbnnError
 
 __all__ = ["DPBayesClassifier"]
@@ -45,6 +46,7 @@ class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc
         dataset_size: int | None = None,
         max_records_per_person: int = 1,
         checkpoint: Any = None,
+        take_over: bool = False,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -55,56 +57,49 @@ class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc
         tags.classifier_tags.poor_score = True  # on a handful of rows, at epsilon 1
         return tags
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Train on private rows; `groups` names the person of each row.
-
-        The same arrays with the same settings again are not trained on, and not paid for, a second time.
-        """
-        data = X, y, groups
+    def _rows(self, X: Any, y: Any, groups: Any) -> Rows:
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
-        if self._is_repeated(*data):
-            return self
         X, y = self._kept(X, y, groups)
-        assumptions = []
         classes = np.unique(y if self.classes is None else np.asarray(self.classes))
-        if self.classes is None:
-            assumptions.append(f"the {len(classes)} class labels are public: they were taken from the data")
-        labels = _labels(y, classes)
-        terms = self._terms(len(X), X.shape[1], len(classes))
+        public = {"classes_": classes, **self._public_bounds(X.shape[1])}
+        return Rows(X, _labels(y, classes), len(classes), public, self._assumed(classes))
 
-        def scaled() -> tuple[np.ndarray, np.ndarray]:
-            bought = terms.bought
-            self.bounds_ = bought.bounds_of(X) if bought else as_bounds("bounds", self.bounds, X.shape[1])
-            return self.bounds_.scaled(X).astype(np.float32), labels
+    def _assumed(self, classes: np.ndarray | None) -> tuple[str, ...]:
+        if self.classes is not None or classes is None:
+            return ()
+        return (f"the {len(classes)} class labels are public: they were taken from the data",)
 
-        self._release(terms, scaled, assumptions)
-        self.classes_ = classes
-        return self._remember(*data)
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        return y
+
+    def _answers(self, prediction: Prediction) -> np.ndarray:
+        assert isinstance(prediction, ClassPrediction)
+        return self.classes_[prediction.labels.numpy()]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """``[rows, classes]``, averaged over draws of the weights."""
-        return self._classes(X).probabilities.double().numpy()
+        return self._snapshot()._classes(X).probabilities.double().numpy()
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row."""
-        found = self._classes(X).labels.numpy()
-        return self.classes_[found]
+        own = self._snapshot()
+        return own._answers(own._prediction(X))
 
     def predict_doubt(self, X: Any) -> np.ndarray:
         """``[rows, 2]``: entropy (all doubt) and mutual information (that about the weights), in nats."""
-        found = self._classes(X)
+        found = self._snapshot()._classes(X)
         return np.stack([found.entropy.double().numpy(), found.mutual_information.double().numpy()], axis=1)
 
     def sample(self, X: Any, num_draws: int = 10) -> np.ndarray:
         """``[rows, draws]``: labels as they might come, each column by another draw of the weights."""
-        check_is_fitted(self, "release_")
-        draws = self._classes(X, num_draws, keep_draws=True).draws
+        own = self._snapshot()
+        draws = own._classes(X, num_draws, keep_draws=True).draws
         assert draws is not None
-        generator = np.random.default_rng(None if self.random_state is None else self._seed())
+        generator = np.random.default_rng(None if own.random_state is None else own._seed())
         cumulative = draws.double().numpy().cumsum(axis=2)
         drawn = (generator.random(cumulative.shape[:2])[..., None] * cumulative[..., -1:] > cumulative).sum(axis=2)
-        return self.classes_[drawn.T]
+        return own.classes_[drawn.T]
 
     def _classes(self, X: Any, num_draws: int | None = None, **more: Any) -> ClassPrediction:
         found = self._prediction(X, num_draws, **more)
@@ -114,7 +109,7 @@ class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc
 
 def _labels(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     if len(classes) < 2:
-        raise DpbnnError(f"y must have at least 2 classes, got {len(classes)} class; name all of them: classes=[...].")
+        raise DpbnnError("y must have at least 2 classes, got one class; name all of them: classes=[...].")
     found = np.searchsorted(classes, y).clip(max=len(classes) - 1)
     if not (classes[found] == y).all():
         raise DpbnnError("y must hold only the labels in classes, got others; name all of them: classes=[...].")

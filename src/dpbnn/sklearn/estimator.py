@@ -1,11 +1,8 @@
 """What the classifier and the regressor share."""
 
 import pickle
-import sys
-import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -13,33 +10,37 @@ from sklearn.base import BaseEstimator, is_regressor
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpbnn import _validate, guard
-from dpbnn.choosing import METHODS, Chosen, Facts, choose
+from dpbnn import _validate
+from dpbnn._warn import warn
+from dpbnn.choosing import METHODS, Facts, choose
 from dpbnn.prediction import Prediction
+from dpbnn.preparation import refuse_several_processes
 from dpbnn.privacy.bounds import Bounds, Purchase, purchase
-from dpbnn.privacy.budget import arrived_from, home, spending
+from dpbnn.privacy.budget import arrived_from, home
 from dpbnn.privacy.contributions import kept_rows
+from dpbnn.privacy.guarantee import Circumstances
+from dpbnn.privacy.ledger import Ledger
+from dpbnn.sklearn.callers import learned_before, warn_of_searches
+from dpbnn.sklearn.fitting import Candidate, Rows, Terms, Unfinished, as_bounds, unfinished
 from dpbnn.tabular import train
-from dpbnn.types import DpbnnError, DpbnnWarning
+from dpbnn.types import DpbnnError
 
-__all__ = ["DPBayesEstimator", "Terms", "as_bounds", "keep_arguments"]
+__all__ = ["DPBayesEstimator", "keep_arguments"]
 
 BUDGET_IN = "_budget_in"
 NOTHING: tuple[tuple[Any, ...], bytes] = ((), b"")
 GONE = object()
 LARGEST_SEED = 2**31 - 1
 GIVEN_AS_PUBLIC = ("bounds", "target_bounds", "classes")
+TAKEN_FOR_PUBLIC = {
+    "classes": ("the class labels", "classes=[...]"),
+    "dataset_size": ("the number of rows", "dataset_size=n"),
+}
+"""What is taken from the data where it is not given, in words, and how to give it."""
 SETTINGS = ("hidden", "learning_rate", "clip_norm", "batch_size", "epochs", "prior_scale", "dropout")
 """What is chosen where it is not given."""
-
-
-@dataclass(frozen=True)
-class Terms:
-    """Of one fit: public facts, settings with the plan that pays for everything, and how bounds are bought."""
-
-    facts: Facts
-    chosen: Chosen
-    bought: Purchase | None
+_said: set[str] = set()
+"""Warnings that were given: Python's own list of them is emptied whenever somebody changes filters."""
 
 
 class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
@@ -62,6 +63,7 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         dataset_size: the public number of rows; None takes the number that is given for public.
         max_records_per_person: how many rows one person may have; with `groups`, further ones are dropped.
         checkpoint: a folder from which an interrupted fit continues.
+        take_over: continue also a checkpoint of another host, whose worker is gone or must stop.
         random_state: for the first weights and the draws of predictions; never for sampling or noise.
         verbose: whether to show a progress bar.
     """
@@ -75,6 +77,7 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
     dataset_size: int | None
     max_records_per_person: int
     checkpoint: Any
+    take_over: bool
     random_state: Any
     verbose: bool
 
@@ -93,6 +96,43 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         arrived_from(state.pop(BUDGET_IN, None))
         super().__setstate__(state)
 
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Train on private rows; `groups` names the person of each row.
+
+        The same arrays with the same settings again are not trained on, and not paid for, a second time.
+
+        Guarantees:
+            A fit that fails leaves the estimator as it was.
+            Predictions in other threads are those of one fit or of another, never of both.
+        """
+        refuse_several_processes()
+        data, own = (X, y, groups), self._snapshot()
+        rows = own._rows(X, y, groups)
+        if self._is_repeated(*data):
+            return self
+        self._warn_of_what_is_taken()
+        with unfinished(own.checkpoint, own.take_over) as folder:
+            terms = own._terms(len(rows.X), rows.X.shape[1], rows.outputs)
+            ledger = Ledger.open(terms.chosen.plan, terms.chosen.purchases, file=folder.ledger)
+            candidate = own._trained(rows, terms, ledger, folder)
+            fitted = candidate.released(own._circumstances(rows.assumptions))
+            folder.check()
+            self._become(fitted | {"_fitted_on": own._remembered(*data)})
+        return self
+
+    def _snapshot(self) -> Self:
+        """A copy that no other thread changes; what it refers to is shared."""
+        own = object.__new__(type(self))
+        own.__dict__ = vars(self).copy()
+        return own
+
+    def _become(self, fitted: Mapping[str, Any]) -> None:
+        """All attributes of a fit at once; those that only an earlier fit had are gone afterwards."""
+        self.__dict__.update(fitted)
+        for name in list(vars(self)):
+            if name.endswith("_") and name not in fitted:
+                self.__dict__.pop(name, None)
+
     def _is_repeated(self, *data: Any) -> bool:
         """Whether this very fit, of the same arrays with the same settings, was the last one: nothing is spent twice.
 
@@ -102,43 +142,50 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         same = len(last) == len(data) and all(ref() is own for ref, own in zip(last, data, strict=True))
         if not same or settings != pickle.dumps(self.get_params()):
             return False
-        warnings.warn(
+        warn(
             "This estimator has been fitted on these very arrays with these settings: its release stays as it is, and "
-            "nothing is spent. If they were changed in place, pass copies.",
-            DpbnnWarning,
-            stacklevel=3,
+            "nothing is spent. If they were changed in place, pass copies."
         )
         return True
 
-    def _remember(self, *data: Any) -> Self:
+    def _remembered(self, *data: Any) -> tuple[tuple[Any, ...], bytes]:
         """By weak references: no record stays alive, or is pickled, with the estimator."""
         try:
-            self._fitted_on = tuple(_reference(own) for own in data), pickle.dumps(self.get_params())
+            return tuple(_reference(own) for own in data), pickle.dumps(self.get_params())
         except (TypeError, AttributeError, pickle.PicklingError):  # a list, which takes none; settings of odd kinds
-            self._fitted_on = NOTHING
-        return self
+            return NOTHING
+
+    def _warn_of_what_is_taken(self) -> None:
+        """Once in a process for each kind of estimator; what was found in the data is not said."""
+        given = self.get_params()
+        missing = [words for name, words in TAKEN_FOR_PUBLIC.items() if name in given and given[name] is None]
+        if not missing:
+            return
+        what, cure = (" and ".join(words) for words in zip(*missing, strict=True))
+        text = (
+            f"{type(self).__name__} takes {what} from the data, without noise, and its guarantee holds only where that "
+            f"is public; give {cure}, known from elsewhere."
+        )
+        if text not in _said:
+            _said.add(text)
+            warn(text)
 
     def _kept(self, X: np.ndarray, y: np.ndarray, groups: Any) -> tuple[np.ndarray, np.ndarray]:
         """At most so many rows of each person."""
         if groups is None:
             return X, y
         if len(groups) != len(X):
-            _validate.refuse("groups", f"one name for each of the {len(X)} rows", len(groups))
+            raise DpbnnError("groups must be one name for each row, got more or fewer.")
         rows = kept_rows(groups, self.max_records_per_person)
         return X[rows], y[rows]
 
-    def _terms(self, rows: int, columns: int, outputs: int) -> "Terms":
+    def _terms(self, rows: int, columns: int, outputs: int) -> Terms:
         """What is bought, chosen and paid: settled by public numbers, before any record is looked at."""
         most = _validate.whole_number("max_records_per_person", self.max_records_per_person)
         epsilon, delta = _validate.positive("epsilon", self.epsilon), _validate.fraction("delta", self.delta)
         share = _validate.fraction("bounds_share", self.bounds_share)
         size = rows if self.dataset_size is None else _validate.whole_number("dataset_size", self.dataset_size)
         wanted = self._unbounded(columns)
-        if wanted and self.checkpoint is not None:
-            raise DpbnnError(
-                "checkpoint must come with public bounds: an interrupted fit would buy others, and pay again; give "
-                "bounds, or use dpbnn fit, which keeps them."
-            )
         bought = purchase(wanted, size, share * epsilon / most, delta, self._buys_target()) if wanted else None
         facts = Facts(
             rows=size,
@@ -150,56 +197,88 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
             is_regression=is_regressor(self),
             method=_validate.one_of("method", self.method, METHODS),
             max_records_per_person=most,
-            pure_epsilons=bought.epsilons if bought else (),
+            purchases=bought.purchases if bought else {},
         )
         return Terms(facts, choose(facts, {name: getattr(self, name) for name in SETTINGS}), bought)
 
-    def _unbounded(self, columns: int) -> int:
-        """How many columns, targets included, have no public bounds."""
-        return columns if self.bounds is None else 0
+    def _unbounded(self, columns: int) -> list[str]:
+        """The columns, the target last, that have no public bounds."""
+        return [f"column {place}" for place in range(columns)] if self.bounds is None else []
 
     def _buys_target(self) -> bool:
         """Whether one of them is the target."""
         return False
 
-    def _release(
-        self, terms: "Terms", scaled: Callable[[], tuple[np.ndarray, np.ndarray]], assumptions: Sequence[str]
-    ) -> None:
-        """All that sees records happens here, within the budget; `scaled` buys bounds and keeps to them."""
-        _warn_of_searches()
-        before = guard.inspect(guard.Setup(terms.chosen.plan, preprocessing=list(_callers("sklearn.pipeline"))))
-        learned = [own for own in before if own.name == "fitted-preprocessing"]
-        for own in learned:
-            warnings.warn(str(own), DpbnnWarning, stacklevel=4)
-        seed = None if self.random_state is None else self._seed()
-        how: Any = {"seed": seed, "checkpoint": self.checkpoint, "progress": self.verbose}
-        if any(getattr(self, name, None) is not None for name in GIVEN_AS_PUBLIC):
-            assumptions = [
-                *assumptions,
-                "bounds and classes that were given are public",
-            ]
-        if self.dataset_size is None:
-            assumptions = [*assumptions, "the number of rows is public: it was taken from the data"]
-        with spending(terms.chosen.plan):
-            is_counted = self.dataset_size is None
-            self.release_ = train(*scaled(), terms.facts, terms.chosen, assumptions, is_counted=is_counted, **how)
-        settings = guard.with_findings(self.release_.settings, learned)
-        self.release_ = replace(self.release_, settings=settings)
-        self.settings_, self.guarantee_ = terms.chosen, self.release_.guarantee
+    def _rows(self, X: Any, y: Any, groups: Any) -> Rows:
+        """Checked, and at most so many of each person."""
+        raise NotImplementedError
+
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        """As the network takes them; bounds are known."""
+        raise NotImplementedError
+
+    def _answers(self, prediction: Prediction) -> np.ndarray:
+        """What `predict` says."""
+        raise NotImplementedError
+
+    def _inputs(self, X: np.ndarray) -> np.ndarray:
+        """As the network takes them; bounds are known."""
+        return self.bounds_.scaled(X).astype(np.float32)
+
+    def _public_bounds(self, columns: int) -> dict[str, Bounds]:
+        """Those that were given, by the name of their attribute."""
+        return {} if self.bounds is None else {"bounds_": as_bounds("bounds", self.bounds, columns)}
+
+    def _bought_bounds(self, rows: Rows, bought: Purchase, ledger: Ledger) -> dict[str, Bounds]:
+        """Those that were not given, by the name of their attribute."""
+        return {"bounds_": bought.bounds_of(rows.X, ledger)}
+
+    def _assumed(self, classes: np.ndarray | None) -> tuple[str, ...]:
+        """What was taken from the data for public."""
+        return ()
+
+    def _trained(self, rows: Rows, terms: Terms, ledger: Ledger, folder: Unfinished | None = None) -> Candidate:
+        """All that sees records happens here, paid for by the ledger."""
+        warn_of_searches()
+        findings = learned_before(terms.chosen.plan)
+        folder = folder or Unfinished()
+        bounds = {} if terms.bought is None else self._bought_bounds(rows, terms.bought, ledger)
+        folder.check()
+        fitted = self._snapshot()
+        fitted.__dict__.update({**rows.public, **bounds})
+        draft = train(
+            fitted._inputs(rows.X),
+            fitted._targets(rows.y),
+            terms.facts,
+            terms.chosen,
+            ledger,
+            seed=None if self.random_state is None else self._seed(),
+            checkpoint=folder.training,
+            take_over=folder.take_over,
+            progress=self.verbose,
+            findings=findings,
+        )
+        return Candidate(fitted, draft, terms.chosen)
+
+    def _circumstances(self, assumptions: Sequence[str] = ()) -> Circumstances:
+        """Where rows were counted, their number is public, and neighbours are blanked out rather than removed."""
+        is_given = any(getattr(self, name, None) is not None for name in GIVEN_AS_PUBLIC)
+        given = ["bounds and classes that were given are public"] if is_given else []
+        if self.dataset_size is not None:
+            return Circumstances(assumptions=(*assumptions, *given))
+        counted = "the number of rows is public: it was taken from the data"
+        return Circumstances("zero_out", (*assumptions, *given, counted))
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(LARGEST_SEED))
 
     def _prediction(self, X: Any, num_draws: int | None = None, **more: Any) -> Prediction:
+        """To be asked of a snapshot, as everything that is read of a fit."""
         check_is_fitted(self, "release_")
         values = validate_data(self, X, reset=False, dtype=np.float64)
         draws = self.num_draws if num_draws is None else num_draws
         seed = None if self.random_state is None else self._seed()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DpbnnWarning)  # a posterior may hold fewer draws than are asked for
-            return self.release_.predict(
-                self.bounds_.scaled(values).astype(np.float32), num_draws=draws, seed=seed, **more
-            )
+        return self.release_.predict(self._inputs(values), num_draws=draws, seed=seed, **more)
 
 
 def keep_arguments(estimator: Any, given: dict[str, Any]) -> None:
@@ -215,38 +294,3 @@ def _reference(value: Any) -> Callable[[], Any]:
         return lambda: None
     reference = weakref.ref(value)
     return lambda: GONE if (own := reference()) is None else own
-
-
-def as_bounds(name: str, given: Any, columns: int) -> Bounds:
-    """A pair for all columns, or a pair for each."""
-    try:
-        pairs = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DpbnnError(f"{name} must be (low, high), or such a pair for each of {columns} columns.") from error
-    if pairs.shape == (2,):
-        pairs = np.tile(pairs, (columns, 1))
-    if pairs.shape != (columns, 2):
-        raise DpbnnError(
-            f"{name} must be (low, high), or such a pair for each of {columns} columns, got shape {list(pairs.shape)}."
-        )
-    return Bounds(pairs[:, 0].copy(), pairs[:, 1].copy())
-
-
-def _callers(module: str) -> Iterator[Any]:
-    """Whose methods, of a module of scikit-learn's, have called this fit."""
-    frame: Any = sys._getframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(module):
-            yield frame.f_locals.get("self")
-        frame = frame.f_back
-
-
-def _warn_of_searches() -> None:
-    """scikit-learn's searches and cross-validations fit again and again on the same people."""
-    if any(True for _ in _callers("sklearn.model_selection")):
-        warnings.warn(
-            "Every fit of a search or cross-validation spends epsilon again, and choosing by its scores spends more: "
-            "the guarantee of one fit does not cover it. Use dpbnn.sklearn.DPGridSearch, or public data.",
-            DpbnnWarning,
-            stacklevel=5,
-        )

@@ -10,8 +10,7 @@ delta, and with all of epsilon, since nobody is in both parts. Scores are not ke
 
 import math
 from collections.abc import Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -21,13 +20,15 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, check_X_y
 
 from dpbnn import _validate
-from dpbnn.privacy.budget import composed_epsilon, spending
+from dpbnn.preparation import refuse_several_processes
+from dpbnn.privacy import selection
+from dpbnn.privacy.budget import composed_epsilon
 from dpbnn.privacy.contributions import kept_rows, numbered
 from dpbnn.privacy.guarantee import PrivacyGuarantee, rounded_up
-from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.privacy.ledger import SearchCost, SearchLedger
 from dpbnn.privacy.prose import shown
-from dpbnn.privacy.selection import noisy_maximum
 from dpbnn.sklearn.estimator import DPBayesEstimator
+from dpbnn.sklearn.fitting import Candidate, Terms
 from dpbnn.types import DpbnnError
 
 __all__ = ["DPGridSearch", "SearchGuarantee"]
@@ -50,6 +51,20 @@ class SearchGuarantee:
     unit: str
     adjacency: str
     assumptions: tuple[str, ...]
+
+    @classmethod
+    def of(cls, cost: SearchCost, best: PrivacyGuarantee) -> Self:
+        """Of a search whose ledger is settled, and of which the best candidate has this guarantee."""
+        return cls(
+            epsilon=cost.epsilon,
+            delta=cost.delta,
+            candidates=cost.candidates,
+            epsilon_of_fits=cost.epsilon_of_fits,
+            epsilon_of_choice=cost.epsilon_of_choice,
+            unit=best.unit,
+            adjacency=best.adjacency,
+            assumptions=best.assumptions,
+        )
 
     def __str__(self) -> str:
         figures = self.epsilon, self.epsilon_of_fits, self.epsilon_of_choice
@@ -87,76 +102,89 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train all candidates, and choose; `groups` names the person of each row."""
-        candidates = self._candidates()
-        X, y = check_X_y(X, y, dtype=np.float64, y_numeric=is_regressor(self.estimator))
-        limit = _validate.whole_number("max_records_per_person", self.estimator.max_records_per_person)
-        if groups is not None:
-            if len(groups) != len(X):
-                _validate.refuse("groups", f"one name for each of the {len(X)} rows", len(groups))
-            people = numbered(groups)
-            kept = kept_rows(people, limit)
-            X, y, groups = X[kept], y[kept], people[kept]
-        elif limit > 1:
-            raise DpbnnError("groups must say whose rows they are where a person has several; pass fit(X, y, groups).")
-        share = _validate.fraction("holdout", self.holdout)
+        refuse_several_processes()
+        own, settings = self.estimator, self._settings()
+        X, y, people = self._kept(X, y, groups)
         epsilon, delta = _validate.positive("epsilon", self.epsilon), _validate.fraction("delta", self.delta)
-        own = self.estimator
-        rows = round((1 - share) * (len(X) if own.dataset_size is None else own.dataset_size))
-        outputs = 1 if is_regressor(own) else len(np.unique(y) if own.classes is None else np.unique(own.classes))
-        each, plans = self._within(candidates, epsilon, delta, (rows, X.shape[1], outputs))
-        aside = _people_aside(len(X), share, groups)
-        with spending(*plans, epsilon_of_others=epsilon):
-            fitted = [
-                clone(own)
-                .set_params(**candidate, epsilon=each, delta=delta, dataset_size=rows, **_public(own, y))
-                .fit(X[~aside], y[~aside], *(() if groups is None else (groups[~aside],)))
-                for candidate in candidates
-            ]
-            if [one.settings_.plan for one in fitted] != plans:
-                raise RuntimeError("a fit did not keep to the plan that was charged; this is a bug, use none of them.")
-            scores = [_score(one, X[aside], y[aside]) for one in fitted]
-            best = noisy_maximum(scores, epsilon / limit)
-        self.best_estimator_, self.best_params_ = fitted[best], dict(candidates[best])
-        guarantee = _of_the_search(fitted[best].guarantee_, epsilon, own)
-        fitted[best].release_ = replace(fitted[best].release_, guarantee=guarantee)
-        fitted[best].guarantee_ = guarantee
-        self.guarantee_ = SearchGuarantee(
-            epsilon=epsilon,
-            delta=delta,
-            candidates=len(candidates),
-            epsilon_of_fits=composed_epsilon(plans, delta),
-            epsilon_of_choice=epsilon,
-            unit=guarantee.unit,
-            adjacency=guarantee.adjacency,
-            assumptions=guarantee.assumptions,
+        share = _validate.fraction("holdout", self.holdout)
+        labels = None if is_regressor(own) else np.unique(y if own.classes is None else np.asarray(own.classes))
+        size = round((1 - share) * (len(X) if own.dataset_size is None else own.dataset_size))
+        fits = self._within(settings, epsilon, delta, size, X.shape[1], labels)
+        chosen = [terms.chosen for _, terms in fits]
+        ledger = SearchLedger(
+            [one.plan for one in chosen], [one.purchases for one in chosen], epsilon=epsilon, delta=delta
         )
+        own._warn_of_what_is_taken()
+        aside = _people_aside(len(X), share, people)
+        others = X[~aside], y[~aside], None if people is None else people[~aside]
+        candidates = [
+            fit._trained(fit._rows(*others), terms, paid)
+            for (fit, terms), paid in zip(fits, ledger.ledgers, strict=True)
+        ]
+        scores = [_score(candidate, X[aside], y[aside]) for candidate in candidates]
+        best = ledger.choose(lambda permit: selection.noisy_maximum(scores, permit))
+        found = fits[best][0]
+        found._become(candidates[best].released(own._circumstances(own._assumed(labels))))
+        guarantee = SearchGuarantee.of(ledger.cost, found.guarantee_)
+        self.__dict__.update(best_estimator_=found, best_params_=dict(settings[best]), guarantee_=guarantee)
         return self
 
-    def _candidates(self) -> list[dict[str, Any]]:
+    def _kept(self, X: Any, y: Any, groups: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Rows, at most so many of each person, and whose they are."""
+        X, y = check_X_y(X, y, dtype=np.float64, y_numeric=is_regressor(self.estimator))
+        limit = _validate.whole_number("max_records_per_person", self.estimator.max_records_per_person)
+        if groups is None:
+            if limit > 1:
+                raise DpbnnError(
+                    "groups must say whose rows they are where a person has several; pass fit(X, y, groups)."
+                )
+            return X, y, None
+        if len(groups) != len(X):
+            raise DpbnnError("groups must be one name for each row, got more or fewer.")
+        people = numbered(groups)
+        kept = kept_rows(people, limit)
+        return X[kept], y[kept], people[kept]
+
+    def _settings(self) -> list[dict[str, Any]]:
         if not isinstance(self.estimator, DPBayesEstimator):
             _validate.refuse("estimator", "a DPBayesClassifier or DPBayesRegressor", self.estimator)
-        candidates = list(ParameterGrid(self.param_grid))
+        settings = list(ParameterGrid(self.param_grid))
         for name in PAID_BY_THE_SEARCH:
-            if any(name in candidate for candidate in candidates):
+            if any(name in own for own in settings):
                 raise DpbnnError(f"param_grid must not vary {name}, which the search decides; give it to the search.")
-        return candidates
+        if self.estimator.checkpoint is not None or any("checkpoint" in own for own in settings):
+            raise DpbnnError(
+                "checkpoint must be None in a search: an interrupted one cannot go on, as who is in which part would "
+                "be drawn anew; leave it out."
+            )
+        return settings
 
     def _within(
-        self, candidates: Sequence[Mapping[str, Any]], epsilon: float, delta: float, shape: tuple[int, int, int]
-    ) -> tuple[float, list[PrivacyPlan]]:
-        """The largest epsilon of each fit with which all of them keep the budget, to a few thousandths."""
+        self,
+        settings: Sequence[Mapping[str, Any]],
+        epsilon: float,
+        delta: float,
+        size: int,
+        columns: int,
+        labels: np.ndarray | None,
+    ) -> list[tuple[DPBayesEstimator, Terms]]:
+        """Fits with the largest epsilon each at which all of them keep the budget, to a few thousandths.
 
-        def plans_at(each: float) -> list[PrivacyPlan]:
-            shared: Any = {"epsilon": each, "delta": delta, "dataset_size": shape[0]}
-            fits = [clone(self.estimator).set_params(**own, **shared) for own in candidates]
-            return [fit._terms(*shape).chosen.plan for fit in fits]
+        All labels are given to each, as one part of the rows may lack some.
+        """
+        shared: Any = {"delta": delta, "dataset_size": size} | ({} if labels is None else {"classes": labels})
+        outputs = 1 if labels is None else len(labels)
 
-        each = epsilon / math.sqrt(len(candidates))
-        plans = plans_at(each)
-        while (spent := composed_epsilon(plans, delta)) > epsilon:
+        def fits_at(each: float) -> list[tuple[DPBayesEstimator, Terms]]:
+            fits = [clone(self.estimator).set_params(**own, **shared, epsilon=each) for own in settings]
+            return [(fit, fit._terms(size, columns, outputs)) for fit in fits]
+
+        each = epsilon / math.sqrt(len(settings))
+        fits = fits_at(each)
+        while (spent := composed_epsilon([terms.chosen.plan for _, terms in fits], delta)) > epsilon:
             each *= min(0.99, epsilon / spent)
-            plans = plans_at(each)
-        return each, plans
+            fits = fits_at(each)
+        return fits
 
     @available_if(lambda self: hasattr(self.estimator, "predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -175,32 +203,6 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return float(self.best_estimator_.score(X, y))
 
 
-def _of_the_search(guarantee: PrivacyGuarantee, epsilon: float, estimator: Any) -> PrivacyGuarantee:
-    """What the chosen one costs: all that was done to find it."""
-    searched = [text for text in guarantee.assumptions if not text.startswith("a search over settings")]
-    labels = ["the class labels are public: they were taken from the data"]
-    taken = labels if not is_regressor(estimator) and estimator.classes is None else []
-    is_counted = estimator.dataset_size is None
-    if is_counted:
-        taken = [*taken, "the number of rows is public: it was taken from the data"]
-    return replace(
-        guarantee,
-        epsilon=epsilon,
-        adjacency="zero_out" if is_counted else guarantee.adjacency,
-        accountant="rdp",
-        remark="of the whole search",
-        epsilon_by_accountant={"rdp": epsilon},
-        epsilon_replace_one=math.inf,
-        released="all candidates of a search, the choice between them, and everything computed from them",
-        assumptions=(*searched, *taken, "the grid of candidates does not depend on the private data"),
-    )
-
-
-def _public(estimator: Any, y: np.ndarray) -> dict[str, Any]:
-    """Labels that one part of the rows may lack."""
-    return {"classes": np.unique(y)} if not is_regressor(estimator) and estimator.classes is None else {}
-
-
 def _people_aside(rows: int, share: float, groups: Any) -> np.ndarray:
     """Whole people, each by a coin of the operating system's: who is where depends on nobody else."""
     generator = np.random.default_rng()
@@ -209,7 +211,7 @@ def _people_aside(rows: int, share: float, groups: Any) -> np.ndarray:
     return (generator.random(groups.max() + 1) < share)[groups]
 
 
-def _score(fitted: Any, X: np.ndarray, y: np.ndarray) -> float:
+def _score(candidate: Candidate, X: np.ndarray, y: np.ndarray) -> float:
     """From 0 to 1 for each row, whatever the others are: right labels, or closeness in units of the targets' range.
 
     Predictions draw secretly here, and never from `random_state`: dropout masks are drawn by position, and to somebody
@@ -217,13 +219,11 @@ def _score(fitted: Any, X: np.ndarray, y: np.ndarray) -> float:
     """
     if len(X) == 0:
         return 0.0
-    secretly = copy(fitted)
-    secretly.random_state = None
-    found = secretly.predict(X)
+    found = candidate.answers(X)
     if found.shape != y.shape:
         raise RuntimeError(f"scores need one prediction for each row, got {found.shape} for {y.shape}; this is a bug.")
-    if not is_regressor(fitted):
+    if not is_regressor(candidate.estimator):
         return float((found == y).sum())
-    low, high = fitted.target_bounds_.low[0], fitted.target_bounds_.high[0]
-    away = np.nan_to_num(np.abs(found - y) / (high - low), nan=1.0)
+    bounds = candidate.estimator.target_bounds_
+    away = np.nan_to_num(np.abs(found - y) / (bounds.high[0] - bounds.low[0]), nan=1.0)
     return float(np.floor((1 - np.clip(away, 0, 1)) * FINE).sum() / FINE)

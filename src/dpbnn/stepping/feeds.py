@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dpbnn.branches import beside, join
 from dpbnn.clipping.gradient import LARGEST_PART
-from dpbnn.privacy.sampling import PoissonSampler
+from dpbnn.privacy.sampling import PoissonSampler, largest_batch
 from dpbnn.records import Batch, ResidentRecords
 
 __all__ = ["DEVIATIONS", "Feed", "Part", "ResidentFeed", "Sizes", "StreamedFeed", "largest_part"]
@@ -60,7 +60,7 @@ class Sizes:
         expected = num_records * sampling_rate
         deviation = math.sqrt(expected * (1 - sampling_rate))
         likely = min(num_records, expected + deviations * deviation)
-        together = math.ceil(min(num_records, expected + 12 * deviation + 72))
+        together = largest_batch(num_records, sampling_rate)
         limit = min(at_most or LARGEST_PART, LARGEST_PART)
         if likely > limit:
             return Sizes(limit, max(1, limit // LARGE_SIZES), max(limit, together))

@@ -5,9 +5,7 @@ values, by the host's random numbers, by a counter of its own) is not recorded.
 """
 
 import gc
-import random
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,11 +17,12 @@ import torch
 from torch import Tensor
 
 from dpbnn.branches import FIRST
+from dpbnn.generators import ThreadMode
 from dpbnn.privacy import cuda_noise
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.types import Weights
 
-__all__ = ["Graphs", "NotRecordable", "SharedNoise"]
+__all__ = ["Graphs", "NoSync", "NotRecordable", "SharedNoise"]
 
 
 _one_at_a_time = threading.Lock()
@@ -94,61 +93,82 @@ class SharedNoise(Randomness):
 class Graphs:
     """Records for one device; all recordings share their memory, since they never run at the same time."""
 
-    def __init__(self, device: torch.device, noise: torch.Generator) -> None:
+    def __init__(self, device: torch.device, generators: Sequence[torch.Generator]) -> None:
         torch.cuda.init()
-        self._device, self._noise = device, noise
-        self._model = torch.cuda.default_generators[device.index or 0]
+        self._device, self._generators = device, generators
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device, FIRST)
         self._is_first = True
 
-    def seed_model(self, seed: int) -> None:
-        """Seed the generator from which models draw on the device: dropout masks."""
-        self._model.manual_seed(seed)
-
     def without_waiting(self, work: Callable[[], None]) -> None:
         """Do the work; whatever would make the host wait for the device raises."""
-        before = torch.cuda.get_sync_debug_mode()
-        _set_sync_debug_mode("error")
-        try:
+        with NoSync(self._device.type):
             work()
-        finally:
-            _set_sync_debug_mode(before)
 
     def record(self, work: Callable[[], object], host_state: Callable[[], Any]) -> Callable[[], None]:
         """Record what `work` does on the device, without doing it; raises if the host's state changes by it."""
         graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self._noise)
-        before = host_state(), _host_generators()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        before = host_state()
+        with _one_at_a_time:
+            self._capture(graph, work)
+        if before != host_state():
+            raise NotRecordable("the model draws random numbers on the host, or changes itself while it runs")
+        return graph.replay
+
+    def _capture(self, graph: torch.cuda.CUDAGraph, work: Callable[[], object]) -> None:
         torch.cuda.synchronize(self._device)
         if self._is_first:
             torch.cuda.empty_cache()  # what the first steps took; recordings have memory of their own
             self._is_first = False
         try:
-            with _one_at_a_time, torch.cuda.stream(self._stream), _no_garbage_collection():
+            with torch.cuda.stream(self._stream), _no_garbage_collection():
                 graph.capture_begin(self._pool, capture_error_mode="thread_local")
                 work()
                 graph.capture_end()
         except BaseException:
             self._recover(graph)
             raise
-        if before != (host_state(), _host_generators()):
-            raise NotRecordable("the model draws random numbers on the host, or changes itself while it runs")
-        return graph.replay
 
     def _recover(self, graph: torch.cuda.CUDAGraph) -> None:
         """A recording that failed leaves torch's generators waiting for its end: put other states in their place."""
         with suppress(RuntimeError), torch.cuda.stream(self._stream):
             graph.capture_end()
         torch.cuda.synchronize(self._device)
-        for generator in (self._model, self._noise):
+        for generator in self._generators:
             generator.graphsafe_set_state(torch.Generator(self._device))
 
 
-def _set_sync_debug_mode(mode: int | str) -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Synchronization debug mode")  # that it does not see everything
-        torch.cuda.set_sync_debug_mode(mode)
+class NoSync(ThreadMode):
+    """Refuses operations that make the host wait for a device, which no CUDA graph can hold; for this thread alone."""
+
+    def __init__(self, device_type: str) -> None:
+        super().__init__()
+        self._device_type = device_type
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        looks = WAITING.intersection(func.tags) and any(
+            isinstance(values, Tensor) and values.device.type == self._device_type for values in args
+        )
+        if looks or _goes_to_host(func, args, result):
+            raise NotRecordable(f"{func} makes the host wait for the device")
+        return result
+
+
+WAITING = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+
+
+def _goes_to_host(func: Any, args: tuple[Any, ...], result: Any) -> bool:
+    """Whether numbers are copied from a device to the host."""
+    if func is torch.ops.aten.copy_.default:
+        source, target = args[1], args[0]
+    elif func is torch.ops.aten._to_copy.default:
+        source, target = args[0], result
+    else:
+        return False
+    return bool(source.is_cuda and not target.is_cuda)
 
 
 @contextmanager
@@ -161,9 +181,3 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _host_generators() -> tuple[Any, ...]:
-    of_numpy = np.random.get_state(legacy=False)["state"]  # noqa: NPY002 - the one that a model might use
-    of_torch = torch.default_generator.get_state().numpy().tobytes()
-    return of_torch, random.getstate(), of_numpy["key"].tobytes(), of_numpy["pos"]

@@ -5,35 +5,36 @@ from it (update, keep). A batch that is larger than a part is done in several, e
 differ have recordings of their own.
 
 Guarantees:
-    Recorded steps release what steps taken one by one release, but for rounding, from the same key (other normals if
-    batches have thousands of records).
+    Recorded steps release what steps taken one by one release, but for rounding, from the same key.
     Padding contributes exactly zero.
     What can not be recorded is taken one by one, and the release says so.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 
+from dpbnn._warn import warn
 from dpbnn.branches import beside, join, side_by_side, when_there_is_room
-from dpbnn.clipping.compatibility import mode_of
 from dpbnn.clipping.gradient import LARGEST_PART
 from dpbnn.clipping.objective import wide
+from dpbnn.generators import drawing_from
 from dpbnn.one_piece import in_one_piece, joined
-from dpbnn.own_draws import derived_seed
+from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.mechanism import add_noise
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.records import ResidentRecords
+from dpbnn.replica import switches_of
 from dpbnn.schedule import by_step
-from dpbnn.stepping.eager import EagerSteps, forget_masks
+from dpbnn.stepping.eager import EagerSteps
 from dpbnn.stepping.feeds import DEVIATIONS, Feed, Part, ResidentFeed, Sizes, StreamedFeed, largest_part
 from dpbnn.stepping.graphs import Graphs, NotRecordable, SharedNoise
 from dpbnn.stepping.read_ahead import read_ahead
 from dpbnn.stepping.work import Work
-from dpbnn.types import ClippedSum, DpbnnWarning, Draws, NoisySum, Weights
+from dpbnn.types import ClippedSum, Draws, NoisySum, Weights
 
 __all__ = ["RecordedSteps", "Recorder", "why_not_recorded"]
 
@@ -44,10 +45,6 @@ waiting is an error."""
 
 class Recorder(Protocol):
     """What makes recordings."""
-
-    def seed_model(self, seed: int) -> None:
-        """Seed the generator from which models draw on the device."""
-        ...
 
     def without_waiting(self, work: Callable[[], None]) -> None:
         """Do the work; whatever would make the host wait for the device raises."""
@@ -70,15 +67,26 @@ def why_not_recorded(work: Work, state: Any, step: int) -> str | None:
 
 
 class RecordedSteps:
-    """The steps of runs that share their device and their number of steps; their states are changed in place."""
+    """The steps of runs that share their device and their number of steps; their states are changed in place.
+
+    The ledgers of the runs, if there are any, are told of every sum.
+    """
 
     def __init__(
-        self, runs: Sequence[Work], states: Sequence[Any], first_step: int, recorder: Recorder | None = None
+        self,
+        runs: Sequence[Work],
+        states: Sequence[Any],
+        first_step: int,
+        recorder: Recorder | None = None,
+        ledgers: Sequence[Ledger] = (),
     ) -> None:
-        self._runs, self._states = list(runs), list(states)
+        self._runs, self._states, self._ledgers = list(runs), list(states), list(ledgers)
         self._noise = SharedNoise.of(runs[0].randomness, runs[0].device)
-        self._recorder: Recorder = recorder or Graphs(runs[0].device, self._noise.on_device)
-        count, rate = len(runs[0].records), max(work.plan.sampling_rate for work in runs)
+        self._masks = runs[0].randomness.masks(first_step)
+        generators = self._noise.on_device, self._masks.on(runs[0].device)
+        self._recorder: Recorder = recorder or Graphs(runs[0].device, generators)
+        count = max(work.public_count for work in runs)
+        rate = max(work.plan.sampling_rate for work in runs)
         limits = [
             work.execution.micro_batch_size or largest_part(work.checked.numbers_written_out, count, rate)
             for work in runs
@@ -103,10 +111,11 @@ class RecordedSteps:
         if not self._one_by_one:
             try:
                 self._begin(step)
-                self._parts_and_noise(step, self._feed.parts(step))
+                self._parts_and_noise(step, self._read(step))
             except (RuntimeError, NotRecordable) as error:
                 self._give_up(error, step)
             else:
+                self._tell_ledgers()
                 return self._noisy[0]
         return self._one_by_one[0].release(state, step)
 
@@ -132,7 +141,7 @@ class RecordedSteps:
         if not self._one_by_one:
             try:
                 self._begin(step)
-                parts = self._feed.parts(step)
+                parts = self._read(step)
                 if self._sizes.is_one and len(parts) == 1 and step >= self._recorded_from:
                     self._feed.next_part()
                     last = self._recording("whole", step, self._whole)
@@ -142,6 +151,7 @@ class RecordedSteps:
             except (RuntimeError, NotRecordable) as error:
                 self._give_up(error, step)
             else:
+                self._tell_ledgers()
                 last()
                 self._end(step)
                 return self._states
@@ -149,30 +159,26 @@ class RecordedSteps:
         self._states = [own.release_and_take(state, step) for own, state in runs]
         return self._states
 
+    def _tell_ledgers(self) -> None:
+        for ledger in self._ledgers:
+            ledger.made()
+
     def _begin(self, step: int) -> None:
         """What is not recorded: the methods' own draws, and the seeds of masks and noise."""
         for work, state in zip(self._runs, self._states, strict=True):
             work.method.begin_step(state, step)
-        randomness = self._runs[0].randomness
-        if self._uses_host_generator(step):
-            randomness.seed_model(step, self._runs[0].device)
-        else:
-            self._recorder.seed_model(randomness.torch_seed("model", step))
+        self._masks.reseed(partial(self._runs[0].randomness.seed_masks, step))
         self._noise.begin(step)
 
+    def _read(self, step: int) -> list[int]:
+        """The sizes of the parts of this step's batch."""
+        with drawing_from(self._masks) if self._runs[0].draws_when_read else nullcontext():
+            return self._feed.parts(step)
+
     def _end(self, step: int) -> None:
-        """What is not recorded: no method may find the generators as the masks have left them."""
-        seed = derived_seed(self._runs[0].seed, step)
-        if self._uses_host_generator(step):
-            forget_masks(seed, self._runs[0].device)
-        else:
-            self._recorder.seed_model(seed)
+        """What is not recorded."""
         for work, state in zip(self._runs, self._states, strict=True):
             work.method.end_step(state, step)
-
-    def _uses_host_generator(self, step: int) -> bool:
-        """A model may draw on the host (if it does, it will not be recorded), and a dataset when it is read."""
-        return step < self._recorded_from or self._runs[0].draws_when_read
 
     def _parts_and_noise(self, step: int, parts: list[int]) -> None:
         for sums in self._sums:
@@ -200,7 +206,9 @@ class RecordedSteps:
         return [self._levels_at[step], *(work.method.phase(state, step) for work, state in runs)]
 
     def _host_state(self) -> list[Any]:
-        return [mode_of(work.checked.objective.model) for work in self._runs]
+        """What must not change while work is recorded: modules, and the generator of a model that draws on the host."""
+        on_host = self._masks.on(torch.device("cpu")).get_state().numpy().tobytes()
+        return [on_host, *(switches_of(work.checked.objective.model) for work in self._runs)]
 
     def _part(self, size: int, step: int, is_all: bool = False) -> None:
         """Add the clipped gradients of one part of the batch to the sums, or write them there if it is all of it."""
@@ -208,7 +216,7 @@ class RecordedSteps:
         def clip(run: tuple[Work, Any, Weights, Part]) -> None:
             work, state, sums, (x, y, present) = run
             how = {"into": sums} if is_all else {"together": self._sizes.together}
-            clipped = work.clipped(state, step, x, y, present=present, **how)
+            clipped = work.clipped(state, step, x, y, present=present, masks=self._masks, no_sync=True, **how)
             for name, total in sums.items():
                 if clipped.gradients[name] is not total:
                     (total.copy_ if is_all else total.add_)(clipped.gradients[name])
@@ -243,10 +251,11 @@ class RecordedSteps:
     def _whole(self, step: int) -> None:
         """A step whose batch is one part; its noise is drawn meanwhile."""
         branches: list[torch.cuda.Stream | None] = []
+        is_cuda = self._runs[0].device.type == "cuda"  # whether it is captured or not, it draws the same
 
         def draw_noise() -> None:
             with beside() as branch:
-                if branch is not None and all(work.plan.is_private for work in self._runs):
+                if is_cuda and all(work.plan.is_private for work in self._runs):
                     self._noise.draw_ahead([self._noised(*run) for run in zip(self._sums, self._noisy, strict=True)])
             branches.append(branch)
 
@@ -273,8 +282,9 @@ class RecordedSteps:
         is_memory = isinstance(error, torch.OutOfMemoryError)  # whose text has sizes, which are those of a batch
         reason = "out of memory" if is_memory else (str(error).strip() or type(error).__name__).splitlines()[0]
         text = f"These steps cannot be recorded and are taken one by one, which is slower: {reason}"
-        warnings.warn(text, DpbnnWarning, stacklevel=2)
-        self._one_by_one = [EagerSteps(work, step) for work in self._runs]
+        warn(text)
+        ledgers: Sequence[Ledger | None] = self._ledgers or [None] * len(self._runs)
+        self._one_by_one = [EagerSteps(work, step, own) for work, own in zip(self._runs, ledgers, strict=True)]
 
 
 def _copied(values: Weights, places: Weights) -> Weights:

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from dpbnn.clipping import CheckedModel, clip_and_sum
+from dpbnn.clipping.gradient import LARGEST_PART
 from dpbnn.diagnostics import Diagnostics
 from dpbnn.execution import Execution
 from dpbnn.methods import Method
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.randomness import Randomness
-from dpbnn.privacy.sampling import PoissonSampler
+from dpbnn.privacy.sampling import PoissonSampler, largest_batch
 from dpbnn.records import DatasetRecords, Records
 from dpbnn.types import ClippedSum, NoisySum
 
@@ -38,6 +39,11 @@ class Work:
         return next(self.checked.objective.model.parameters()).device
 
     @property
+    def public_count(self) -> int:
+        """The number of records for choices of memory and precision: the plan's, unless there are more."""
+        return max(self.plan.dataset_size, len(self.records))
+
+    @property
     def sampler(self) -> PoissonSampler:
         """Draws the batches."""
         return PoissonSampler(len(self.records), self.plan.sampling_rate, self.randomness)
@@ -53,6 +59,7 @@ class Work:
             clipping=self.plan.clipping,
             micro_batch_size=self.execution.micro_batch_size,
             precision=self.execution.precision,
+            in_float64=largest_batch(self.public_count, self.plan.sampling_rate) > LARGEST_PART,
             **how,
         )
 

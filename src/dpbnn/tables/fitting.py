@@ -16,24 +16,28 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpbnn import _validate, guard
+from dpbnn.checkpoint import Claim, locked, sync_files, sync_folder
 from dpbnn.choosing import METHODS, Chosen, Facts, choose
+from dpbnn.preparation import refuse_several_processes
 from dpbnn.privacy.bounds import Purchase, purchase
-from dpbnn.privacy.budget import spending
 from dpbnn.privacy.contributions import kept_rows
+from dpbnn.privacy.guarantee import Circumstances
+from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.privacy.purchases import PurchaseFile
 from dpbnn.tables.encoding import Encoding, numbers
 from dpbnn.tables.model import TableModel, load_table_model, log_of
 from dpbnn.tables.reading import Table, column_names, read_table, separator_of
 from dpbnn.tables.schema import Number, Schema, as_values
-from dpbnn.tabular import kept_in, train
+from dpbnn.tabular import train
 from dpbnn.types import DpbnnError
 
 __all__ = ["Order", "findings_before", "fit_table"]
@@ -56,6 +60,7 @@ class Order:
         given: settings that are not to be chosen, by name.
         seed: for the first weights; never for sampling or noise.
         resume: continue an unfinished run.
+        take_over: also one of another host, whose worker is gone or must stop.
         progress: whether to show a bar.
     """
 
@@ -68,6 +73,7 @@ class Order:
     given: Mapping[str, Any] | None = None
     seed: int | None = None
     resume: bool = False
+    take_over: bool = False
     progress: bool = True
 
     @property
@@ -78,63 +84,70 @@ class Order:
 
 def fit_table(order: Order, schema_text: str) -> tuple[TableModel, Chosen]:
     """Train as ordered, and write the folder."""
+    refuse_several_processes()
     _refuse_what_is_there(order)
     table = _rows_of(order)
     facts, bought = _facts(order, table.rows)
     chosen = choose(facts, order.given)
     _refuse_bad_rows(order, table)
     _begin(order, chosen)
-    with _alone(order):
+    with _alone(order) as claim:
         if not _finished(order).exists():
-            _train(order, table, facts, chosen, bought, schema_text)
-        return _hand_over(order), chosen
+            _train(order, table, facts, chosen, bought, schema_text, claim)
+        return _hand_over(order, claim), chosen
 
 
 @contextmanager
-def _alone(order: Order) -> Iterator[None]:
-    """Two processes on one unfinished run would release its steps twice. Where files cannot be locked, they may."""
-    try:
-        import fcntl
-    except ModuleNotFoundError:
-        yield
-        return
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context((order.unfinished / "lock").open("w"))
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(file.fileno()).st_ino != os.stat(file.name).st_ino or order.out.exists():
-                raise FileExistsError  # handed over, and the folder with it, before the lock was had
-        except OSError as error:
-            raise DpbnnError(f"{order.unfinished} is worked on by another process; wait for it.") from error
-        yield
+def _alone(order: Order) -> Iterator[Claim]:
+    """Two workers on one unfinished run would buy and release twice."""
+    with locked(order.unfinished) as claim:
+        if order.out.exists():
+            raise DpbnnError(
+                f"{order.unfinished} was worked on by another process, which has just written {order.out}."
+            )
+        is_begun = any((order.unfinished / name).exists() for name in ("ledger.json", "training", "release"))
+        claim.take(order.take_over, is_begun)
+        yield claim
 
 
-def _train(order: Order, table: Table, facts: Facts, chosen: Chosen, bought: Purchase | None, schema_text: str) -> None:
-    encoding = Encoding(order.schema)
-    assumptions = ["what the schema says is public, and was not read off the data"]
-    if not order.schema.rows:
-        assumptions.append("the number of rows that are used is public: it was counted in the file")
-    with spending(chosen.plan):
-        encoding = _bounded(order, encoding, table, bought)
-        encoded = encoding.encoded(table, with_target=True)
-        release = train(
-            encoded.x,
-            encoded.y,
-            facts,
-            chosen,
-            assumptions,
-            is_counted=not order.schema.rows,
-            noise_file=order.unfinished / "noise.json",
-            seed=order.seed,
-            checkpoint=order.unfinished / "training",
-            keep_checkpoint=True,
-            progress=order.progress,
-        )
-        schema = order.schema
-        about = {"predicts": schema.target, "from_columns": list(schema.features)}
-        settings = guard.with_findings({**about, **release.settings}, _findings(order, chosen.plan))
-        release = replace(release, settings=settings)
-        _write(order, TableModel(release, encoding, tuple(Encoding(order.schema).without_bounds)), chosen, schema_text)
+def _train(
+    order: Order,
+    table: Table,
+    facts: Facts,
+    chosen: Chosen,
+    bought: Purchase | None,
+    schema_text: str,
+    claim: Claim,
+) -> None:
+    schema, unfinished = order.schema, order.unfinished
+    ledger = Ledger.open(chosen.plan, chosen.purchases, file=PurchaseFile(unfinished / "ledger.json"))
+    encoding = _bounded(schema, table, bought, ledger)
+    claim.check()  # bounds that are bought and kept are not used by a worker whose run was taken over meanwhile
+    encoded = encoding.encoded(table, with_target=True)
+    assert encoded.y is not None
+    draft = train(
+        encoded.x,
+        encoded.y,
+        facts,
+        chosen,
+        ledger,
+        seed=order.seed,
+        checkpoint=unfinished / "training",
+        take_over=order.take_over,
+        progress=order.progress,
+        findings=_findings(order, chosen.plan),
+    )
+    release = draft.release(_circumstances(schema), {"predicts": schema.target, "from_columns": list(schema.features)})
+    _write(order, TableModel(release, encoding, tuple(Encoding(schema).without_bounds)), chosen, schema_text)
+
+
+def _circumstances(schema: Schema) -> Circumstances:
+    """Where rows were counted, their number is public, and neighbours are blanked out rather than removed."""
+    said = "what the schema says is public, and was not read off the data"
+    if schema.rows:
+        return Circumstances(assumptions=(said,))
+    counted = "the number of rows that are used is public: it was counted in the file"
+    return Circumstances("zero_out", (said, counted))
 
 
 def findings_before(order: Order) -> list[guard.Finding]:
@@ -168,14 +181,15 @@ def _finished(order: Order) -> Path:
     return order.unfinished / "release"
 
 
-def _hand_over(order: Order) -> TableModel:
+def _hand_over(order: Order, claim: Claim) -> TableModel:
     """Once it is out, nothing is left from which another one could be made."""
+    claim.check()
     try:
-        for name in ("training", "noise.json", "bounds.json", "terms.json"):
+        for name in ("training", "ledger.json", "terms.json"):
             left = order.unfinished / name
             shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
         _finished(order).replace(order.out)
-        shutil.rmtree(order.unfinished)
+        claim.remove_folder()
     except OSError as error:
         raise DpbnnError(f"The release cannot be moved from {_finished(order)} to {order.out}: {error}.") from error
     return load_table_model(order.out)
@@ -189,6 +203,8 @@ def _refuse_what_is_there(order: Order) -> None:
             f"{order.unfinished} holds an unfinished run; continue it with --resume, or delete it (what it has "
             "released stays spent)."
         )
+    if order.take_over and not order.resume:
+        raise DpbnnError("--take-over must come with --resume: it continues an unfinished run of another host.")
     if order.resume and not order.unfinished.exists():
         raise DpbnnError(f"--resume must find an unfinished run in {order.unfinished}, got none; leave it out.")
 
@@ -225,7 +241,8 @@ def _facts(order: Order, rows: int) -> tuple[Facts, Purchase | None]:
     if wanted:
         remedy = f"low and high in the schema for {', '.join(map(repr, wanted))}"
         share = BOUNDS_SHARE * epsilon / most
-        bought = purchase(len(wanted), size, share, delta, schema.target in wanted, remedy)
+        names = [f"column {name!r}" for name in wanted]
+        bought = purchase(names, size, share, delta, schema.target in wanted, remedy)
     facts = Facts(
         rows=size,
         columns=len(schema.features),
@@ -236,50 +253,50 @@ def _facts(order: Order, rows: int) -> tuple[Facts, Purchase | None]:
         is_regression=schema.is_regression,
         method=_validate.one_of("--method", order.method, METHODS),
         max_records_per_person=most,
-        pure_epsilons=bought.epsilons if bought else (),
+        purchases=bought.purchases if bought else {},
     )
     return facts, bought
 
 
 def _begin(order: Order, chosen: Chosen) -> None:
     """The run's own folder; one that is resumed must be of the same plan and schema, and not handed over already."""
-    terms = {"plan": json.loads(chosen.plan.to_json()), "schema": as_values(order.schema), "method": chosen.method}
+    plan = json.loads(chosen.plan.to_json())
+    terms = {"plan": plan, "purchases": chosen.purchases, "schema": as_values(order.schema), "method": chosen.method}
     file = order.unfinished / "terms.json"
     if not order.unfinished.exists():
         try:
             fresh = order.unfinished.with_name(f"{order.unfinished.name}.{os.getpid()}")
             fresh.mkdir(mode=0o700, parents=True)
             (fresh / file.name).write_text(json.dumps(terms))
+            sync_files(fresh)
             fresh.rename(order.unfinished)
+            sync_folder(order.unfinished.parent)
         except OSError as error:
             shutil.rmtree(fresh, ignore_errors=True)
             raise DpbnnError(f"--out must be where folders can be made, got {order.out} ({error.strerror}).") from error
         return
     if _finished(order).exists() and not file.is_file():
         return
-    if not file.is_file() or json.loads(file.read_text()) != json.loads(json.dumps(terms)):
+    if not file.is_file() or file.read_text() != json.dumps(terms):
         raise DpbnnError(
             f"{order.unfinished} belongs to a run with other settings or another schema, or its release has been "
             "handed over; resume it with those, or delete it (what it has released stays spent)."
         )
 
 
-def _bounded(order: Order, encoding: Encoding, table: Table, bought: Purchase | None) -> Encoding:
+def _bounded(schema: Schema, table: Table, bought: Purchase | None, ledger: Ledger) -> Encoding:
+    encoding = Encoding(schema)
     if bought is None:
         return encoding
-    names, schema = encoding.without_bounds, order.schema
-
-    def pairs() -> dict[str, tuple[float, float]]:
-        columns = []
-        for name in names:
-            own = schema.columns[name]
-            assert isinstance(own, Number)
-            values, is_missing = numbers(name, own, table, schema.missing)
-            columns.append(np.where(is_missing, np.nan, values))
-        found = bought.bounds_of(np.stack(columns, axis=1))
-        return {name: (float(low), float(high)) for name, low, high in zip(names, found.low, found.high, strict=True)}
-
-    return encoding.with_bounds(kept_in(order.unfinished / "bounds.json", pairs))
+    columns = []
+    for name in encoding.without_bounds:
+        own = schema.columns[name]
+        assert isinstance(own, Number)
+        values, is_missing = numbers(name, own, table, schema.missing)
+        columns.append(np.where(is_missing, np.nan, values))
+    found = bought.bounds_of(np.stack(columns, axis=1), ledger)
+    pairs = zip(encoding.without_bounds, found.low, found.high, strict=True)
+    return encoding.with_bounds({name: (float(low), float(high)) for name, low, high in pairs})
 
 
 def _write(order: Order, model: TableModel, chosen: Chosen, schema_text: str) -> None:
@@ -291,6 +308,8 @@ def _write(order: Order, model: TableModel, chosen: Chosen, schema_text: str) ->
         (fresh / "table.json").write_text(json.dumps(values, indent=1))
         (fresh / "schema.toml").write_text(schema_text)
         (fresh / "log.txt").write_text(log_of(model, chosen))
+        sync_files(fresh)  # before anything is deleted from which it could be made again
         fresh.replace(_finished(order))
+        sync_folder(order.unfinished)
     except OSError as error:
         raise DpbnnError(f"The release cannot be written to {fresh}: {error}; --resume tries again.") from error

@@ -1,0 +1,78 @@
+"""Writing so that a crash or a power cut at any point leaves the old file or the new one, and never half of either."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from dpbnn.types import DpbnnError
+
+__all__ = ["BINARY", "NEW", "PRIVATE_FILE", "PRIVATE_FOLDER", "explained", "replace_file", "sync_files", "sync_folder"]
+
+NEW = ".new"
+"""How the name of a file ends that is not written to its end yet."""
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+BINARY = getattr(os, "O_BINARY", 0)
+"""Windows would write other bytes without it."""
+
+
+def replace_file(
+    path: Path, writer: str, write: Callable[[BinaryIO], object], ready: Callable[[], None] | None = None
+) -> None:
+    """Put what `write` writes in the place of `path`, unless `ready` raises; `writer` tells apart who writes.
+
+    The bytes are on the disk before the name is theirs: otherwise a power cut could leave the name with nothing behind
+    it. The folder is on the disk before this returns: otherwise a power cut could bring the old file back after
+    something has happened that relies on the new one, such as a release with a fresh key.
+    """
+    fresh = path.with_name(f"{path.name}.{writer}{NEW}")
+    try:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | BINARY, PRIVATE_FILE)
+        with os.fdopen(descriptor, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if ready is not None:
+            ready()
+        os.replace(fresh, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(fresh)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Names that were made, changed or removed in a folder survive a power cut from here on."""
+    if os.name == "nt":  # Windows opens no folders, and writes names at once
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_files(folder: Path) -> None:
+    """The files of a folder survive a power cut from here on, with what was written to them."""
+    for file in folder.iterdir():
+        with file.open("rb") as reading:
+            os.fsync(reading.fileno())
+    sync_folder(folder)
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """What the system says against reading or writing, as one line."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DpbnnError(
+            f"{folder} was ended, removed or taken over by somebody else; this worker releases nothing more."
+        ) from error
+    except OSError as error:
+        raise DpbnnError(
+            f"{folder} cannot be read or written: {error.strerror or error}. What was released is noted there; mend "
+            "that, and the same call goes on."
+        ) from error

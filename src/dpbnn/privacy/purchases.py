@@ -1,0 +1,217 @@
+"""Releases without a delta: each is promised beforehand, paid for at once, and made once.
+
+Bounds of columns, a noise level, the choice of a search: a mechanism such as `dpbnn.privacy.bounds.quantile` runs only
+on a `Permit`, and only `Purchases.buy` gives one out:
+
+    >>> from dpbnn.privacy.selection import noisy_maximum
+    >>> purchases = Purchases({"the better one": 5.0})
+    >>> purchases.buy("the better one", lambda permit: noisy_maximum([3.0, 90.0], permit))
+    1
+    >>> purchases.buy("the better one", lambda permit: noisy_maximum([90.0, 3.0], permit))  # bought: nothing is drawn
+    1
+
+What was bought may be kept in a file, so that an interrupted run that goes on does not buy it again.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.types import DpbnnError
+
+__all__ = ["Bought", "Entry", "LedgerError", "Permit", "PurchaseFile", "Purchases", "added_up"]
+
+FILE_VERSION = 1
+
+
+class LedgerError(RuntimeError):
+    """What was released is not what was charged."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}; this is a bug, and nothing of this run must be used.")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a ledger.
+
+    `level` is the noise multiplier of noisy sums, and of everything else epsilon for one record; the mechanism ran
+    `count` times, on data in which a person has at most `rows_per_person` rows.
+    """
+
+    purpose: str
+    mechanism: str
+    level: float
+    count: int
+    rows_per_person: int
+
+
+def added_up(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """Lines that say the same become one, with all of their counts."""
+    counts: dict[tuple[str, str, float, int], int] = {}
+    for entry in entries:
+        line = entry.purpose, entry.mechanism, entry.level, entry.rows_per_person
+        counts[line] = counts.get(line, 0) + entry.count
+    return tuple(Entry(*line[:3], count, line[3]) for line, count in counts.items())
+
+
+@dataclass(frozen=True)
+class Bought:
+    """What a mechanism gave."""
+
+    mechanism: str
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class Permit:
+    """The right to run one mechanism, once, at `epsilon` for one record that is added or removed.
+
+    Guarantees:
+        A permit can be used once.
+        A permit that no ledger has given out is refused.
+        A permit is worth nothing after its purchase.
+    """
+
+    purpose: str
+    epsilon: float
+    rows_per_person: int
+    given_by: "Purchases"
+
+    def spend(self, mechanism: str) -> float:
+        """The epsilon to run with; every mechanism calls it before it looks at a value."""
+        self.given_by.redeem(self, mechanism)
+        return self.epsilon
+
+
+class PurchaseFile:
+    """What a run has bought, in a file as secret as the data.
+
+    Guarantees:
+        The file is whole, on disk and for its owner alone before a value is used.
+        A file of another plan or of other purchases is refused.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._about: dict[str, Any] = {}
+
+    def open(self, plan: PrivacyPlan, promised: Mapping[str, float]) -> dict[str, Bought]:
+        """What was bought before an interruption."""
+        self._about = {
+            "version": FILE_VERSION,
+            "plan": json.loads(plan.to_json()),
+            "promised": [[purpose, epsilon] for purpose, epsilon in promised.items()],
+        }
+        if not self.path.exists():
+            return {}
+        try:
+            known = json.loads(self.path.read_text())
+            bought = {purpose: Bought(**values) for purpose, values in known.pop("bought").items()}
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+            raise DpbnnError(
+                f"{self.path} is damaged; delete the unfinished run (what it has released stays spent)."
+            ) from error
+        if known != self._about or not bought.keys() <= promised.keys():
+            raise DpbnnError(
+                f"{self.path} belongs to another run: the plan, or what is bought, changed. Run again with what it was "
+                "made with, or delete it; what that run has released stays spent."
+            )
+        return bought
+
+    def write(self, bought: Mapping[str, Bought]) -> None:
+        """Replace the file; what was there stays whole until the new one is."""
+        folder = self.path.parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = self.path.with_suffix(".new")
+        values = self._about | {"bought": {purpose: asdict(value) for purpose, value in bought.items()}}
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(values, file, allow_nan=False)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.path)
+        if os.name == "posix":
+            _to_disk(folder)
+
+
+def _to_disk(folder: Path) -> None:
+    """The names in a folder, as `fsync` of a file does not write its name."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Purchases:
+    """Purposes with their epsilons for one record, and what was bought of them.
+
+    Guarantees:
+        What is not promised cannot be bought.
+        What was bought is not drawn again.
+        A value that was drawn without its permit is refused.
+        What was drawn and lost is not drawn again.
+    """
+
+    def __init__(
+        self,
+        promised: Mapping[str, float],
+        rows_per_person: int = 1,
+        bought: Mapping[str, Bought] | None = None,
+        file: PurchaseFile | None = None,
+    ) -> None:
+        self.promised = dict(promised)
+        self.rows_per_person = rows_per_person
+        self._bought = dict(bought or {})
+        self._file = file
+        self._mechanism_of: dict[str, str] = {}
+        self._outstanding: set[Permit] = set()
+        self._is_closed = False
+
+    def buy(self, purpose: str, draw: Callable[[Permit], float]) -> float:
+        """What `draw` makes with a permit for this purpose, or what it has made before."""
+        if purpose in self._bought:
+            return self._bought[purpose].value
+        if self._is_closed or purpose not in self.promised:
+            raise LedgerError(f"{purpose!r} is bought, which the plan has not, or no longer")
+        if purpose in self._mechanism_of:
+            raise LedgerError(f"{purpose!r} is bought again, after it was drawn and lost")
+        permit = Permit(purpose, self.promised[purpose], self.rows_per_person, self)
+        self._outstanding.add(permit)
+        try:
+            value = draw(permit)
+        finally:
+            self._outstanding.discard(permit)
+        if purpose not in self._mechanism_of:
+            raise LedgerError(f"{purpose!r} came without its permit")
+        self._bought[purpose] = Bought(self._mechanism_of[purpose], value)
+        if self._file is not None:
+            self._file.write(self._bought)
+        return value
+
+    def redeem(self, permit: Permit, mechanism: str) -> None:
+        """Take a permit back, as its mechanism begins."""
+        if permit not in self._outstanding:
+            raise LedgerError(f"a permit for {permit.purpose!r} is used that was used before, or is not of its ledger")
+        self._outstanding.remove(permit)
+        self._mechanism_of[permit.purpose] = mechanism
+
+    def missing(self) -> list[str]:
+        """What was promised and has not been bought."""
+        return [purpose for purpose in self.promised if purpose not in self._bought]
+
+    def close(self) -> None:
+        """From now on nothing is bought."""
+        self._is_closed = True
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """What was bought."""
+        return tuple(
+            Entry(purpose, bought.mechanism, self.promised[purpose], 1, self.rows_per_person)
+            for purpose, bought in self._bought.items()
+        )

@@ -1,0 +1,168 @@
+"""A module of one's own on the same tensors: what is done to it is not seen in the user's, by no thread.
+
+Running a module on other weights (`torch.func.functional_call`), watching its layers and switching its mode all change
+it for a while. So the library never runs the user's module: it runs replicas, whose modules, hooks and attributes are
+copies, and whose parameters, buffers and other tensors are the very same.
+
+    >>> from torch import nn
+    >>> model = nn.Linear(3, 2)
+    >>> other = replica(model)
+    >>> other is model, other.weight is model.weight
+    (False, True)
+"""
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor, nn
+
+from dpbnn.types import DpbnnError
+
+__all__ = ["Pool", "replica", "switches_of"]
+
+Item = TypeVar("Item")
+
+
+def replica(model: nn.Module) -> nn.Module:
+    """The same network in modules of its own.
+
+    Functions that modules hold, such as hooks or a forward that was replaced, lead to the replica where they led to the
+    model.
+
+    Raises:
+        DpbnnError: the model cannot be copied, or the copy would still lead to the model.
+
+    Guarantees:
+        Parameters, buffers and other tensors are shared.
+        Nothing that happens to the replica's modules happens to the model's.
+    """
+    copies: dict[int, Any] = {id(values): values for values in _tensors(model)}
+    originals = set(map(id, model.modules()))
+    try:
+        made = copy.deepcopy(model, copies)
+        for module in made.modules():
+            vars(module).update({name: _led(value, originals, copies) for name, value in vars(module).items()})
+    except Exception as error:  # whatever the parts of a model raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DpbnnError(
+            f"The model must be such that copy.deepcopy can copy it, as each run has modules of its own; "
+            f"{type(model).__name__} cannot be copied: {reason}. Remove what cannot be copied from its attributes, or "
+            "define __deepcopy__."
+        ) from error
+    _refuse_way_back(made, originals)
+    return made
+
+
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()
+    for module in model.modules():
+        for value in vars(module).values():
+            for inner in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(inner, Tensor):
+                    yield inner
+
+
+def _led(value: Any, originals: set[int], copies: dict[int, Any]) -> Any:
+    """The value, or for a function that has kept the model, one that has kept its copy."""
+    if isinstance(value, dict) and value and all(isinstance(inner, FunctionType) for inner in value.values()):
+        return type(value)((key, _led(inner, originals, copies)) for key, inner in value.items())
+    if not isinstance(value, FunctionType) or _way_to(originals, [("", value)]) is None:
+        return value
+    cells = [
+        cell if _way_to(originals, [("", cell)]) is None else CellType(copy.deepcopy(cell.cell_contents, copies))
+        for cell in value.__closure__ or ()
+    ]
+    defaults = copy.deepcopy(value.__defaults__, copies)
+    made = FunctionType(value.__code__, value.__globals__, value.__name__, defaults, tuple(cells))
+    made.__kwdefaults__ = copy.deepcopy(value.__kwdefaults__, copies)
+    return made
+
+
+def _refuse_way_back(made: nn.Module, originals: set[int]) -> None:
+    """What has kept the model itself would use its weights, not those that the replica runs on."""
+    name = _way_to(originals, made.named_modules())
+    if name is not None:
+        raise DpbnnError(
+            f"The model keeps something in '{name}' that leads to the model itself, where no copy can follow; make it "
+            "a method, or let it take the module as an argument."
+        )
+
+
+def _way_to(targets: set[int], starts: Iterable[tuple[str, object]]) -> str | None:
+    """The name of what leads to one of the targets, if anything does."""
+    seen: set[int] = set()
+    waiting = deque(starts)
+    while waiting:
+        name, value = waiting.popleft()
+        if id(value) in targets:
+            return name
+        if id(value) not in seen:
+            seen.add(id(value))
+            waiting.extend((f"{name}.{part}".strip("."), inner) for part, inner in _inside(value))
+    return None
+
+
+def _inside(value: object) -> Iterator[tuple[str, object]]:
+    """What can be reached through an attribute of a module."""
+    if isinstance(value, nn.Module):
+        yield from vars(value).items()
+        return
+    inner: Iterable[object] = ()
+    if isinstance(value, dict):
+        inner = value.values()
+    elif isinstance(value, (list, tuple, set, deque)):
+        inner = value
+    elif isinstance(value, MethodType):
+        inner = value.__self__, value.__func__
+    elif isinstance(value, partial):
+        inner = value.func, value.args, value.keywords
+    elif isinstance(value, FunctionType):
+        inner = value.__defaults__, value.__kwdefaults__, value.__closure__
+    elif isinstance(value, CellType):
+        with suppress(ValueError):  # an empty one
+            inner = (value.cell_contents,)
+    yield from (("", part) for part in inner)
+
+
+def switches_of(model: nn.Module) -> Any:
+    """What can change between two uses of the same model, as far as plain values and tensors show it."""
+    modules = tuple((name, type(module), *_plain(module)) for name, module in model.named_modules())
+    parameters = tuple((id(p), p.requires_grad, p.shape, p.dtype) for p in model.parameters())
+    return modules, parameters, tuple(id(buffer) for buffer in model.buffers())
+
+
+def _plain(module: nn.Module) -> tuple[tuple[str, object], ...]:
+    """A module's attributes on which its forward may depend: plain values, and tensors by their identity."""
+    return tuple(
+        (name, id(value) if isinstance(value, Tensor) else value)
+        for name, value in vars(module).items()
+        if isinstance(value, (bool, int, float, str, Tensor))
+    )
+
+
+class Pool(Generic[Item]):
+    """Things that are costly to make and serve one thread at a time; made for as long as `key` stays what it is."""
+
+    def __init__(self, make: Callable[[], Item], key: Callable[[], Any]) -> None:
+        self._make, self._key = make, key
+        self._spare: tuple[Any, list[Item]] = (None, [])
+
+    @contextmanager
+    def lent(self) -> Iterator[Item]:
+        """One of them, for nobody else meanwhile."""
+        key = self._key()
+        known, spare = self._spare
+        if known != key:
+            self._spare = _, spare = key, []
+        try:
+            item = spare.pop()
+        except IndexError:
+            item = self._make()
+        yield item
+        spare.append(item)  # unless something went wrong with it
