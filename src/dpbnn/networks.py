@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from dpbnn import _validate
-from dpbnn.own_draws import borrowed_generators
+from dpbnn.generators import Generators, drawing_from
 from dpbnn.pooling import MaxPool2d
 
 __all__ = ["CNN", "MLP", "NETWORKS", "rebuild"]
@@ -111,5 +110,5 @@ def rebuild(name: str, settings: Mapping[str, Any]) -> nn.Module:
 
     Guarantees: torch's own generator is left as it was.
     """
-    with borrowed_generators(torch.device("cpu")):
+    with drawing_from(Generators.seeded(0)):
         return NETWORKS[_validate.one_of("network", name, NETWORKS)](**settings)
