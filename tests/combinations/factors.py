@@ -86,7 +86,6 @@ def _rules_of_entries() -> list[Rule]:
         Rule("the command line reads files", ("entry", commands), {"records": ["file"]}),
         Rule("it always has a checkpoint", ("entry", commands), {"checkpoint": _but("checkpoint", "none")}),
         Rule("estimators take arrays", ("entry", estimators), {"records": ["arrays"]}),
-        Rule("bounds must not be bought twice", ("entry", ["estimator, bought bounds"]), {"checkpoint": ["none"]}),
         Rule(
             "estimators and the command line choose the network and the plan themselves",
             ("entry", [*estimators, *commands]),

@@ -1,7 +1,7 @@
 """The harness notices what it is there for: a bug is planted, and the invariant that it breaks says so.
 
-A cell that cannot fail would be worth nothing. Bugs of `tests.audit.planted` are used again; those that only many draws
-can show, such as noise that is uniform, are the audit's.
+A cell that cannot fail would be worth nothing. What only many draws can show, such as noise that is uniform, or that
+batches are no Poisson samples, is left to the audit.
 """
 
 import random
@@ -14,22 +14,19 @@ import torch
 
 import dpbnn
 from dpbnn import training
-from dpbnn.clipping import objective
+from dpbnn.clipping import engines, gradient
+from dpbnn.clipping.per_record import Dense
 from dpbnn.privacy import bounds
 from dpbnn.privacy.randomness import Randomness
+from dpbnn.records import InMemoryRecords
 from dpbnn.sklearn import estimator
 from dpbnn.stepping import eager, work
-from tests.audit import planted
 from tests.combinations.checking import broken_in, check
 from tests.combinations.factors import factors
 
 USUAL = {name: values[0] for name, values in factors().items()}
 RESUMED = {"checkpoint": "interrupted"}
 BY_ESTIMATOR = {"entry": "estimator, bought bounds", "records": "arrays"}
-
-
-def with_bug(name):
-    return next(bug.plant for bug in planted.BUGS if bug.name == name)
 
 
 def around(owner, name, change):
@@ -42,87 +39,160 @@ def around(owner, name, change):
     return plant
 
 
-def joint_gradients_clipped_apart(clip, checked, where, *arguments, **how):
-    """Means and spreads each to the whole clip norm."""
-    found = clip(checked, where, *arguments, **how)
-    return replace(
-        found, gradients={name: values * torch.tensor(2.0).sqrt() for name, values in found.gradients.items()}
+def with_noise(change):
+    """Patch the noise multiplier; `change` gets it with the sums and the step."""
+    return around(
+        eager, "add_noise", lambda add, sums, noise, chance, step: add(sums, change(noise, sums, step), chance, step)
     )
 
 
-def number_of_records_in_a_warning(release, run, *arguments):
+def scaled(sums, factor):
+    return replace(sums, gradients={name: values * factor for name, values in sums.gradients.items()})
+
+
+def is_empty(sums):
+    return not any(values.any() for values in sums.gradients.values())
+
+
+def without_clipping(clip, checked, where, x, y, clip_norm, **how):
+    return replace(clip(checked, where, x, y, 1e9, **how), sensitivity=clip_norm)
+
+
+def clipped_by_layer(clip, gradients, *arguments):
+    parts = [clip({name: own}, *arguments) for name, own in dict(gradients).items()]
+    return {name: values for part in parts for name, values in part.items()}
+
+
+def first_record_unclipped(factors_of, *arguments):
+    found = factors_of(*arguments).clone()
+    found[:1] = 1.0
+    return found
+
+
+def prior_inside_the_clip(patch):
+    def planted(objective, weights, x, y):
+        own = engines.ENGINES["vmap"](objective, weights, x, y)
+        return {name: Dense(values.values + weights[name]) for name, values in own.items()}
+
+    patch.setitem(engines.ENGINES, "book_keeping", planted)
+
+
+def sums_in_the_update(patch):
+    raw = {}
+    with_noise(lambda noise, sums, _: raw.update(sums.gradients) or noise)(patch)
+
+    def take(original, own, state, noisy, step):
+        both = {name: values + 5 * raw[name].to(values) for name, values in noisy.gradients.items()}
+        return original(own, state, replace(noisy, gradients=both), step)
+
+    around(eager.EagerSteps, "take", take)(patch)
+
+
+def noise_for_the_journal_alone(take_both, own, state, step):
+    with pytest.MonkeyPatch.context() as patch:
+        with_noise(lambda noise, *_: 1e-9 * noise)(patch)
+        return take_both(own, state, step)
+
+
+def first_twice(batches, *arguments):
+    return ((torch.cat([x, x[:1]]), torch.cat([y, y[:1]])) for x, y in batches(*arguments))
+
+
+def cut_off(batches, *arguments):
+    return ((x[:9], y[:9]) for x, y in batches(*arguments))
+
+
+def number_of_records_in_the_settings(release, run, *arguments, **further):
+    found = release(run, *arguments, **further)
+    return replace(found, settings={**found.settings, "records": len(run.work.records)})
+
+
+def number_of_records_in_a_warning(release, run, *arguments, **further):
     warnings.warn(f"{len(run.work.records)} records", dpbnn.DpbnnWarning, stacklevel=2)
-    return release(run, *arguments)
+    return release(run, *arguments, **further)
 
 
-def hook_left_behind(outputs, own, *arguments, **how):
-    own.model.register_forward_hook(lambda *_: None)
-    return outputs(own, *arguments, **how)
+def hook_left_behind(prepared, model, *arguments):
+    model.register_forward_hook(lambda *_: None)
+    return prepared(model, *arguments)
 
 
-def global_draws(release, *arguments):
+def global_draws(release, *arguments, **further):
     torch.rand(1)
     np.random.rand()  # noqa: NPY002 - the generator that everybody shares
     random.random()
-    return release(*arguments)
+    return release(*arguments, **further)
 
 
-def coarse_products_left_on(release, *arguments):
+def coarse_products_left_on(release, *arguments, **further):
     torch.set_float32_matmul_precision("medium")
-    return release(*arguments)
+    return release(*arguments, **further)
 
 
-def bounds_bought_twice(bounds_of, *arguments):
-    bounds_of(*arguments)
-    return bounds_of(*arguments)
+def drawn_twice(made, *arguments):
+    measurement = made(*arguments)
+    return lambda values: (measurement(values), measurement(values))[0]
 
 
-def half_the_noise_of_a_quantile(quantile, values, share, epsilon, candidates):
-    return quantile(values, share, 2 * epsilon, candidates)
-
-
+SUMS, NOISE, LEDGER = "equals the plain truth", "the ledger equals the plan", "the ledger equals the plan"
+PERSON, SEEN, LEFT = "one person moves it", "nothing is visible", "everything else is untouched"
 BUGS = {
-    "noise halved": (with_bug("noise halved"), {}, "the ledger"),
-    "noise drawn once and used again": (with_bug("noise drawn once and used again"), {}, "the ledger"),
-    "a step without noise": (with_bug("a step without noise"), {}, "the ledger"),
-    "no noise on empty batches": (with_bug("no noise on empty batches"), {"batch": "mostly empty"}, "the ledger"),
-    "noise on weights, not on biases": (with_bug("noise on weights, not on biases"), {}, "the ledger"),
-    "mean taken before the noise": (with_bug("mean taken before the noise"), {}, "the ledger"),
-    "divided by the batch that came": (with_bug("divided by the size of the batch that came"), {}, "the ledger"),
-    "no clipping": (with_bug("no clipping"), {"rows": "3"}, "one person"),
-    "clip norm for each layer": (with_bug("clip norm for each layer instead of all together"), {}, "one person"),
-    "clipping left out for the first": (with_bug("clipping left out for the first record"), {}, "equals the plain"),
-    "the prior inside the clip": (with_bug("the prior's gradient inside the clip"), {}, "equals the plain truth"),
-    "NaN let through": (with_bug("NaN let through"), {}, "equals the plain truth"),
-    "clipped apart": (
-        around(work, "clip_and_sum", joint_gradients_clipped_apart),
-        {"method": "bbp joint 3", "rows": "3"},
-        "one person",
+    "noise halved": (with_noise(lambda noise, *_: noise / 2), {}, NOISE),
+    "noise used again": (around(Randomness, "add_normals", lambda add, *own: add(*own[:-1], 0)), {}, NOISE),
+    "a step without noise": (with_noise(lambda noise, _, step: noise if step else 1e-9 * noise), {}, NOISE),
+    "no noise on empty batches": (
+        with_noise(lambda noise, sums, _: 1e-9 * noise if is_empty(sums) else noise),
+        {"batch": "mostly empty"},
+        NOISE,
     ),
-    "one record counted twice": (with_bug("one record counted twice"), {}, "batches are those"),
-    "batches cut": (with_bug("batches cut at the expected size"), {}, "batches are those"),
-    "sums in the update": (with_bug("sums without noise in the update"), {}, "nothing is visible"),
-    "values in the log": (with_bug("values without noise in the log"), {}, "nothing is visible"),
-    "a warning that counts": (
-        around(training.Run, "release", number_of_records_in_a_warning),
+    "noise on weights, not on biases": (
+        around(
+            Randomness,
+            "add_normals",
+            lambda add, own, tensors, *how: add(own, [values for values in tensors if values.dim() > 1], *how),
+        ),
         {},
-        "nothing is visible",
+        NOISE,
     ),
-    "a hook left behind": (around(objective.Objective, "outputs", hook_left_behind), {}, "everything else"),
-    "global draws": (around(training.Run, "release", global_draws), {}, "everything else"),
-    "coarse products left on": (around(training.Run, "release", coarse_products_left_on), {}, "everything else"),
-    "a resumed run forgets what was spent": (
-        with_bug("a resumed run forgets what was spent"),
+    "mean before the noise": (
+        around(eager, "add_noise", lambda add, sums, *how: add(scaled(sums, 0.1), *how)),
+        {},
+        NOISE,
+    ),
+    "scaled after the noise": (around(eager, "add_noise", lambda add, *how: scaled(add(*how), 0.9)), {}, NOISE),
+    "no clipping": (around(work, "clip_and_sum", without_clipping), {"rows": "3"}, PERSON),
+    "clip norm for each layer": (around(gradient, "_clip_and_sum_one_part", clipped_by_layer), {}, PERSON),
+    "means and spreads clipped apart": (
+        around(work, "clip_and_sum", lambda clip, *given, **how: scaled(clip(*given, **how), 2**0.5)),
+        {"method": "bbp joint 3", "rows": "3"},
+        PERSON,
+    ),
+    "the first record is not clipped": (around(gradient, "_factors", first_record_unclipped), {}, SUMS),
+    "the prior inside the clip": (prior_inside_the_clip, {}, SUMS),
+    "one record counted twice": (around(InMemoryRecords, "batches", first_twice), {}, "batches are those"),
+    "batches cut off": (around(InMemoryRecords, "batches", cut_off), {}, "batches are those"),
+    "sums in the update": (sums_in_the_update, {}, SEEN),
+    "a setting that counts records": (around(training.Run, "release", number_of_records_in_the_settings), {}, SEEN),
+    "a warning that counts records": (around(training.Run, "release", number_of_records_in_a_warning), {}, SEEN),
+    "a hook left behind": (around(training, "prepared", hook_left_behind), {}, LEFT),
+    "global draws": (around(training.Run, "release", global_draws), {}, LEFT),
+    "coarse products left on": (around(training.Run, "release", coarse_products_left_on), {}, LEFT),
+    "nothing is restored": (
+        around(dpbnn.SGD, "restored", lambda _, own, state, saved: state),
         RESUMED,
         "a resumed run",
     ),
     "noise for the journal alone": (
-        with_bug("noise only on what is written to a checkpoint"),
+        around(eager.EagerSteps, "release_and_take", noise_for_the_journal_alone),
         {"checkpoint": "uninterrupted"},
         "a resumed run",
     ),
-    "bounds bought twice": (around(bounds.Purchase, "bounds_of", bounds_bought_twice), BY_ESTIMATOR, "the ledger"),
-    "too little noise": (around(bounds, "quantile", half_the_noise_of_a_quantile), BY_ESTIMATOR, "the ledger"),
+    "a bound drawn twice": (around(bounds, "_measurement", drawn_twice), BY_ESTIMATOR, LEDGER),
+    "a bound with too little noise": (
+        around(bounds, "_measurement", lambda made, share, epsilon, *how: made(share, 2 * epsilon, *how)),
+        BY_ESTIMATOR,
+        LEDGER,
+    ),
     "all rows of a person": (
         around(estimator, "kept_rows", lambda _, people, most: np.arange(len(people))),
         BY_ESTIMATOR | {"rows": "3"},

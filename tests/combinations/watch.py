@@ -32,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from dpbnn.clipping import engines
+from dpbnn.generators import Generators, drawing_from
 from dpbnn.likelihoods import Likelihood
 from dpbnn.privacy import mechanism, plan
 from dpbnn.privacy.randomness import KEY_BYTES, Randomness
@@ -213,7 +214,8 @@ def _watch_clips(patch: pytest.MonkeyPatch, seen: Seen) -> None:
 
     def watched(checked: Any, where: Weights | Draws, x: Tensor, y: Tensor, clip_norm: float, **how: Any) -> Any:
         objective = checked.objective
-        with _masks(len(x), len(where.weights) if isinstance(where, Draws) else 1) as masks:
+        draws = len(where.weights) if isinstance(where, Draws) else 1
+        with _masks(how["masks"], len(x), draws) as masks:
             copied = _copied_draws(where) if isinstance(where, Draws) else _copied(where)
             clipped = original(checked, where, x, y, clip_norm, **how)
         own = objective.likelihood_names
@@ -228,12 +230,14 @@ def _watch_clips(patch: pytest.MonkeyPatch, seen: Seen) -> None:
 
 
 @contextmanager
-def _masks(records: int, draws: int) -> Iterator[list[Tensor]]:
+def _masks(source: Generators, records: int, draws: int) -> Iterator[list[Tensor]]:
     """The masks of each draw, one row for each record; empty where the network draws none.
 
     An engine is called for some records at a time, and for these once for each draw. Rows behind the records are
-    padding.
+    padding. Each call draws afresh, from a seed that the run's own source gives: then its masks do not depend on how
+    many records there were before, and are the same with and without a record at the end.
     """
+    seed = int(torch.randint(2**62, (), generator=source.on(torch.device("cpu"))))
     calls: list[list[Tensor]] = []
     found: list[Tensor] = []
     plain, is_inside = nn.functional.dropout, False
@@ -254,7 +258,8 @@ def _masks(records: int, draws: int) -> Iterator[list[Tensor]]:
         def run(*arguments: Any) -> Any:
             calls.append([])
             try:
-                return engine(*arguments)
+                with drawing_from(Generators.seeded(seed + len(calls))):
+                    return engine(*arguments)
             except BaseException:
                 calls.pop()
                 raise
