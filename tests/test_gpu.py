@@ -116,7 +116,7 @@ def test_a_run_on_a_device_learns_resumes_and_leaves_the_model_alone(monkeypatch
 
 def test_a_run_that_began_on_a_device_goes_on_without_it_with_fresh_noise(monkeypatch, tmp_path):
     fit_interrupted(monkeypatch, "fingerprint", 8, checkpoint=tmp_path / "run", device=CUDA)
-    with pytest.warns(dpbnn.DpbnnWarning, match="7 of its steps are charged again"):
+    with pytest.warns(dpbnn.DpbnnWarning, match="7 steps are charged again"):
         release = fit(checkpoint=tmp_path / "run")
     assert release.settings["releases_charged"] == 20
     assert not next(iter(release.posterior.weights.values())).is_cuda

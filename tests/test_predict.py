@@ -524,6 +524,7 @@ def test_a_device_predicts_what_the_cpu_does(name):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:RNN module weights are not part of single contiguous chunk")
 def test_masks_on_a_device_are_repeatable_and_leave_its_generator_alone():
     class Layered(Recurrent):
         def __init__(self):

@@ -15,7 +15,7 @@ from dpbnn.preparation import refuse_several_processes
 X, Y = torch.randn(40, 3), torch.randint(2, (40,))
 PLAN = dpbnn.PrivacyPlan(40, 10, 2, clip_norm=1.0, noise_multiplier=2.0, delta=1e-3)
 WHOLE = {"model": nn.Linear(3, 2), "method": dpbnn.SGD(0.1), "plan": PLAN, "likelihood": dpbnn.Categorical()}
-REFUSED = r"^It would make one release in each of 3 processes, each charged alone; run it in one process, .*torchrun"
+REFUSED = r"^A fit must run in one process, got a world size of 3: each process would .* charged alone. .*torchrun"
 
 
 def fit_an_estimator(kind, **settings):

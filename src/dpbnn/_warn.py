@@ -36,7 +36,7 @@ def warn(text: str) -> None:
 
 @contextmanager
 def muted(*patterns: str) -> Iterator[None]:
-    """Inside, this thread does not warn with texts that begin so (regular expressions)."""
+    """Inside, this thread drops warnings whose text matches one of these regular expressions from its start."""
     token = _muted.set((*_muted.get(), *patterns))
     try:
         yield

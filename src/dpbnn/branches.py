@@ -72,8 +72,8 @@ def when_there_is_room(work: Callable[[], None]) -> Iterator[None]:
 def make_room() -> None:
     """For a while a device will have little to do: begin what waits for that.
 
-    Only one thread captures at a time, and its streams tell it from others; autograd runs a part of it in a thread of
-    its own.
+    What waits belongs to the one capture that runs at a time. Threads are told apart by whether their stream is being
+    captured, not by identity: autograd takes part in a capture from a thread of its own.
     """
     while _waiting and _is_capturing():
         _waiting.pop()()

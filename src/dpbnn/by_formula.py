@@ -32,7 +32,7 @@ class ByFormula(TorchFunctionMode):
 
 
 def _draws_unseen(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether attention draws in a fused kernel: it does not where its weights are wanted too."""
+    """Whether attention draws in a fused kernel: it uses none if the attention weights are wanted too."""
     rate = kwargs.get("dropout_p", args[10] if len(args) > 10 else 0.0)
     return rate > 0 and kwargs.get("training", True) and not kwargs.get("need_weights", True)
 
@@ -84,7 +84,7 @@ class Recurrent:
 
     @staticmethod
     def of(args: tuple[Any, ...]) -> "Recurrent":
-        """By their places."""
+        """From the positional arguments of `torch.lstm` and its kin."""
         is_packed = isinstance(args[3], (list, tuple))
         hx, params, has_biases, num_layers, dropout, train, bidirectional, *rest = args[2:] if is_packed else args[1:]
         how = has_biases, num_layers, dropout, train, bidirectional, tuple(rest)

@@ -93,7 +93,8 @@ def _bound(audit: Mapping[str, Any]) -> str:
     verdict = "below the claim, as it should be" if found <= audit["claimed_epsilon"] else "above the claim by chance"
     if audit["alarms"]:
         verdict = "THE CLAIM IS IN DOUBT"
-    return f"for one record, epsilon at least {found:.4g} with {share} confidence: {verdict} ({audit['date']})"
+    unit = audit.get("unit", "one record")
+    return f"for {unit}, epsilon at least {found:.4g} with {share} confidence: {verdict} ({audit['date']})"
 
 
 def _listed(title: str, texts: Sequence[str]) -> str:

@@ -42,7 +42,7 @@ BUSY = 2**29
 """Bytes that one draw works on which keep a GPU busy: stacks would only be slower."""
 
 SEVERAL = 5
-"""Draws that are run at once to see whether that can be."""
+"""Draws in the trial that shows whether vmap can run several at once."""
 
 HIDDEN_SCRATCH = 2
 """Kernels take memory of their own that is not seen: twice what is seen is set aside."""

@@ -104,7 +104,7 @@ _this_thread = threading.local()
 def without_fast_path() -> Iterator[None]:
     """No short cut of transformer layers, which in evaluation mode leave out the dropout layers inside them.
 
-    Torch takes none while functions are watched, which a thread does for itself.
+    Torch takes no fast path while a `TorchFunctionMode` is active, which holds for one thread alone.
     """
     with _Watching():
         yield

@@ -31,8 +31,8 @@ def refuse_several_processes() -> None:
         size = max(size, distributed.get_world_size())
     if size > 1:
         raise DpbnnError(
-            f"It would make one release in each of {size} processes, each charged alone; run it in one process, "
-            "without torchrun (and without WORLD_SIZE in the environment)."
+            f"A fit must run in one process, got a world size of {size}: each process would make a release that is "
+            "charged alone. Run it without torchrun (and without WORLD_SIZE in the environment)."
         )
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "as_records",
     "as_tensor",
     "brought_to",
+    "generators_of_the_process",
 ]
 
 Batch = tuple[Tensor, Tensor]
@@ -189,12 +190,13 @@ def as_records(x: Any, y: Any, dtype: torch.dtype) -> Records:
 
 
 def _draws_outside_torch(dataset: Any) -> bool:
-    before = _generators_of_the_process()
+    before = generators_of_the_process()
     dataset[0]
-    return before != _generators_of_the_process()
+    return before != generators_of_the_process()
 
 
-def _generators_of_the_process() -> Any:
+def generators_of_the_process() -> Any:
+    """The states of NumPy's and Python's own generators."""
     of_numpy = np.random.get_state(legacy=False)["state"]  # noqa: NPY002 - the one that a dataset might use
     return random.getstate(), of_numpy["key"].tobytes(), of_numpy["pos"]
 

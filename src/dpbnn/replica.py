@@ -1,4 +1,4 @@
-"""A module of one's own on the same tensors: what is done to it is not seen in the user's, by no thread.
+"""Copies of a module that share its tensors: hooks, modes and swapped weights never reach the user's module.
 
 Running a module on other weights (`torch.func.functional_call`), watching its layers and switching its mode all change
 it for a while. So the library never runs the user's module: it runs replicas, whose modules, hooks and attributes are
@@ -50,7 +50,7 @@ def replica(model: nn.Module) -> nn.Module:
     except Exception as error:  # whatever the parts of a model raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DpbnnError(
-            f"The model must be such that copy.deepcopy can copy it, as each run has modules of its own; "
+            f"The model must be one that copy.deepcopy can copy, since every run works on a copy of its modules; "
             f"{type(model).__name__} cannot be copied: {reason}. Remove what cannot be copied from its attributes, or "
             "define __deepcopy__."
         ) from error
@@ -147,7 +147,7 @@ def _plain(module: nn.Module) -> tuple[tuple[str, object], ...]:
 
 
 class Pool(Generic[Item]):
-    """Things that are costly to make and serve one thread at a time; made for as long as `key` stays what it is."""
+    """Objects that are costly to make and serve one thread at a time; all are made anew once `key()` changes."""
 
     def __init__(self, make: Callable[[], Item], key: Callable[[], Any]) -> None:
         self._make, self._key = make, key

@@ -78,7 +78,9 @@ def train(
         network, method = _network(facts, chosen, seed), _method(chosen, facts.rows)
         run = prepared(network, X, y, method, chosen.plan, _likelihood(facts), seed).inspected(X, y)
         run = replace(run, findings=(*findings, *run.findings))
-        draft = run.draft(run.trained(ledger, folder, progress=progress))
+        position = run.trained(ledger, folder, progress=progress)
+        draft = run.draft(position)
+        run.save(position, folder)
     if NOISE_LEVEL not in chosen.purchases:
         return draft
     level = ledger.buy(NOISE_LEVEL, lambda permit: _noise_level(draft, X, y, permit))

@@ -105,8 +105,11 @@ def fit(
         run = run.inspected(X, y, public_data)
 
         ledger = Ledger.open(run.work.plan, is_void=bool(_voided_by(run.work)))
-        release = run.release(run.trained(ledger, folder, measure, progress), measure)
-        if folder is not None and not keep_checkpoint:
+        position = run.trained(ledger, folder, measure, progress)
+        release = run.release(position, measure)
+        if keep_checkpoint:
+            run.save(position, folder)
+        elif folder is not None:
             folder.remove()
     return release
 
@@ -195,9 +198,12 @@ class Run:
                 for reached in self.steps(position, folder):
                     position, now = reached, partial(method.to_posterior, reached.state)
                     display(position.step, "" if measure is None else measure.after(position.step, now))
-        if folder is not None:
-            _save(position, folder)  # until it is removed, the same call gives the same again
         return position
+
+    def save(self, position: Position, folder: Checkpoint | None) -> None:
+        """Write down where the run stands: until the folder is removed, the same call goes on from there."""
+        if folder is not None:
+            _save(position, folder)
 
     def begin(self, folder: Checkpoint | None = None, ledger: Ledger | None = None) -> Position:
         """The first step, or where an interrupted run was; without a ledger that was opened it cannot be released."""
@@ -216,7 +222,7 @@ class Run:
         while position.step < self.work.plan.steps:
             step, ledger, state = position.step, position.ledger, position.state
             if folder is None:
-                ledger.enter(step, step)
+                ledger.enter(step, step)  # no step is repeated here: any number serves as its fingerprint
                 state = steps.release_and_take(state, step)
                 ledger.use(step, step)
             else:
@@ -282,7 +288,7 @@ class Run:
 
 
 def steps_from(position: Position) -> Steps:
-    """Recorded on a CUDA device, where the model and the method can be; one by one elsewhere."""
+    """CUDA graphs on a CUDA device, where model and method can be captured; eager steps elsewhere."""
     reason = why_not_recorded(position.work, position.state, position.step)
     if reason is None:
         return RecordedSteps([position.work], [position.state], position.step, ledgers=[position.ledger])
@@ -299,8 +305,8 @@ def _with_fresh_key(position: Position, folder: Checkpoint) -> Position:
     again = len(position.ledger.charges) - position.step
     if again > 0:
         warn(
-            f"The run goes on otherwise than it was interrupted (another machine, version or precision), and so with "
-            f"fresh noise: {again} of its steps are charged again, and as many will be missing at its end."
+            f"The resumed run may round differently (taken over, or another machine, version or precision), so it "
+            f"draws fresh noise: {again} steps are charged again, and the run ends that many steps short."
         )
     return position
 

@@ -43,6 +43,17 @@ def test_epsilon_of_the_true_noise_is_just_below_the_accountants(noise, rate, st
     assert epsilon_of_noise(((math.inf, steps),), rate, 1e-5) == 0
 
 
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "records"), [(3.0, 1.0, 4, 3), (2.0, 0.05, 50, 3), (30.0, 0.3, 20, 40)]
+)
+def test_epsilon_of_a_person_with_several_records_is_just_below_the_accountants(noise, rate, steps, records):
+    upper = account(Charge(rate, ((noise, steps),), 1e-5, records)).epsilon
+    lower = epsilon_of_noise(((noise, steps),), rate, 1e-5, records)
+    assert 0.95 * upper < lower <= upper
+    assert epsilon_of_noise(((noise / 2, steps),), rate, 1e-5, records) > upper
+    assert epsilon_of_noise(((noise, steps),), rate, 1e-5) < lower
+
+
 def test_bounds_on_a_probability_are_those_of_the_beta_distribution():
     assert clopper_pearson(0, 10, 0.95) == (0.0, pytest.approx(1 - 0.05**0.1))
     assert clopper_pearson(10, 10, 0.95) == (pytest.approx(0.05**0.1), 1.0)

@@ -5,36 +5,43 @@ from pathlib import Path
 
 import pytest
 
+from dpbnn.privacy.purchases import LedgerError
 from tests.audit.planted import BUGS
 
-
-def found(detector, tmp_path_factory):
-    return detector(tmp_path_factory) if inspect.signature(detector).parameters.get("tmp_path_factory") else detector()
+DETECTORS = {bug.detector: bug for bug in BUGS}
 
 
-SLOW = ("NaN let through", "batches cut", "empty batches skipped", "sampling rate taken", "one record counted")
+def found(detector, tmp_path):
+    """Whether the detector says so, or the ledger stops the run before."""
+    try:
+        return detector(tmp_path) if inspect.signature(detector).parameters else detector()
+    except LedgerError:
+        return True
 
 
-def as_case(bug):
-    return pytest.param(bug, id=bug.name, marks=pytest.mark.slow if bug.name.startswith(SLOW) else ())
+def as_case(bug, name):
+    return pytest.param(bug, id=name, marks=pytest.mark.slow if bug.is_slow else ())
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("bug", [as_case(bug) for bug in BUGS])
-def test_a_planted_bug_is_noticed(bug, monkeypatch, tmp_path_factory):
+@pytest.mark.parametrize("bug", [as_case(bug, bug.name) for bug in BUGS])
+def test_a_planted_bug_is_noticed(bug, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         bug.plant(patch)
-        assert found(bug.detector, tmp_path_factory)
+        assert found(bug.detector, tmp_path)
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("detector", sorted({bug.detector for bug in BUGS}, key=lambda own: own.__name__))
-def test_the_real_code_raises_no_alarm(detector, tmp_path_factory):
-    assert not found(detector, tmp_path_factory)
+@pytest.mark.parametrize(
+    "bug", [as_case(bug, f"{own.__module__.rpartition('.')[2]}.{own.__name__}") for own, bug in DETECTORS.items()]
+)
+def test_the_real_code_raises_no_alarm(bug, tmp_path):
+    assert not found(bug.detector, tmp_path)
 
 
 def test_the_page_lists_every_planted_bug_with_what_notices_it():
     page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
     rows = [f"| {bug.name} | {bug.detector.__doc__.rstrip('.')} |\n" for bug in BUGS]
     assert page.endswith("".join(rows))
-    assert len(BUGS) >= 17
+    assert len(BUGS) >= 45
+    assert len({bug.name for bug in BUGS}) == len(BUGS)

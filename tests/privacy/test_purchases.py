@@ -53,7 +53,7 @@ def test_a_permit_is_worth_nothing_after_its_purchase():
     purchases.buy("a bound", draw(1.0, kept))
     with pytest.raises(LedgerError):
         kept[0].spend("again")
-    with pytest.raises(LedgerError, match="'a level' came without its permit"):
+    with pytest.raises(LedgerError, match="'a level' was returned by a mechanism that did not spend"):
         purchases.buy("a level", lambda permit: kept.append(permit) or 1.0)
     with pytest.raises(LedgerError):
         kept[1].spend("late")
@@ -61,7 +61,7 @@ def test_a_permit_is_worth_nothing_after_its_purchase():
 
 def test_what_is_not_promised_cannot_be_bought():
     purchases = Purchases(PROMISED)
-    with pytest.raises(LedgerError, match="'a secret' is bought, which the plan has not"):
+    with pytest.raises(LedgerError, match="'a secret' was to be bought and was not promised"):
         purchases.buy("a secret", draw(1.0))
     purchases.close()
     with pytest.raises(LedgerError, match="or no longer"):
@@ -78,9 +78,9 @@ def test_what_was_bought_is_not_drawn_again():
 
 def test_a_value_that_was_drawn_without_its_permit_is_refused():
     purchases = Purchases(PROMISED)
-    with pytest.raises(LedgerError, match="came without its permit"):
+    with pytest.raises(LedgerError, match="did not spend its permit"):
         purchases.buy("a bound", lambda permit: 1.0)
-    with pytest.raises(LedgerError, match="came without its permit"):
+    with pytest.raises(LedgerError, match="did not spend its permit"):
         purchases.buy("a bound", lambda _: Purchases({"another": 9.0}).buy("another", draw(1.0)))
     assert purchases.missing() == ["a bound", "a level"]
 

@@ -162,27 +162,27 @@ def test_an_optimizer_that_counts_on_the_host_is_not_recorded():
 
 def test_a_recording_that_fails_leaves_torch_usable():
     device = torch.device("cuda", 0)
-    graphs = Graphs(device, torch.Generator(device))
+    graphs = Graphs(device, [torch.Generator(device)])
     with pytest.raises(RuntimeError):
         graphs.record(lambda: float(torch.rand(3, device=device).sum()), lambda: 0)
     torch.rand(3, device=device)
     nn.functional.dropout(torch.ones(3, device=device))
-    Graphs(device, torch.Generator(device)).record(lambda: torch.rand(3, device=device), lambda: 0)()
+    Graphs(device, [torch.Generator(device)]).record(lambda: torch.rand(3, device=device), lambda: 0)()
     torch.cuda.synchronize()
 
 
 def test_work_that_draws_on_the_host_is_refused():
     device = torch.device("cuda", 0)
-    graphs = Graphs(device, torch.Generator(device))
+    graphs = Graphs(device, [torch.Generator(device)])
     with pytest.raises(NotRecordable, match="draws random numbers on the host"):
-        graphs.record(lambda: torch.zeros(3, device=device).mul_(float(torch.rand(()))), lambda: 0)
+        graphs.record(lambda: torch.zeros(3, device=device).mul_(float(torch.rand(()))), lambda: torch.rand(()).item())
 
 
 def test_replayed_noise_is_that_of_its_step_and_never_repeats():
     device = torch.device("cuda", 0)
     own = Randomness.from_seed(3)
     noise = SharedNoise.of(own, device)
-    graphs, place = Graphs(device, noise.on_device), torch.zeros(10_001, device=device)
+    graphs, place = Graphs(device, [noise.on_device]), torch.zeros(10_001, device=device)
 
     def draw():
         place.zero_()

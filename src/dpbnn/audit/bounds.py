@@ -11,6 +11,7 @@ how far a record moves the output, so that a bound on that number bounds epsilon
 """
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -31,7 +32,11 @@ GRIDS, WORTHWHILE, MORE_THAN_ENOUGH = (1e-3, 1e-4, 1e-5), 0.02, 10.0
 FAR_OUT = 10.0
 """Standard deviations."""
 LEAST_NOISE = 0.4
-"""Below it privacy loss distributions need more memory than there is; with more noise, epsilon is only smaller."""
+"""For each record of a person. Below it privacy loss distributions need more memory than there is; with more noise,
+epsilon is only smaller."""
+NEGLIGIBLE = 1e-30
+"""Weights that are left out, which makes epsilon only smaller."""
+TABLE, NEWTON_STEPS = 20_001, 2
 
 
 def noise_multiplier_bounds(inside: np.ndarray, outside: np.ndarray, confidence: float) -> tuple[float, float]:
@@ -66,20 +71,23 @@ def spread_bounds(values: np.ndarray, confidence: float) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=64)
-def epsilon_of_noise(noise_levels: tuple[tuple[float, int], ...], sampling_rate: float, delta: float) -> float:
+def epsilon_of_noise(
+    noise_levels: tuple[tuple[float, int], ...], sampling_rate: float, delta: float, records: int = 1
+) -> float:
     """Of a run whose noise multipliers, over so many steps each, are at most these: never above the true epsilon.
 
-    Where all records are in every batch it is exact. Elsewhere losses are rounded in the run's favour on three grids,
-    of which the finest that is affordable says most.
+    It is that of a person with so many records, which all move the sum the same way. Where all records are in every
+    batch it is exact. Elsewhere losses are rounded in the run's favour on three grids, of which the finest that is
+    affordable says most.
     """
     if any(math.isinf(noise) for noise, _ in noise_levels):
         return 0.0
     if sampling_rate == 1:
-        return _of_one_gaussian(math.sqrt(sum(steps / noise**2 for noise, steps in noise_levels)), delta)
+        return _of_one_gaussian(records * math.sqrt(sum(steps / noise**2 for noise, steps in noise_levels)), delta)
     best = 0.0
     for interval in GRIDS:
         losses = [
-            _losses(max(noise, LEAST_NOISE), sampling_rate, interval).self_compose(steps)
+            _losses(max(noise, LEAST_NOISE * records), sampling_rate, interval, records).self_compose(steps)
             for noise, steps in noise_levels
         ]
         found = float(reduce(lambda first, second: first.compose(second), losses).get_epsilon_for_delta(delta))
@@ -90,22 +98,54 @@ def epsilon_of_noise(noise_levels: tuple[tuple[float, int], ...], sampling_rate:
     return best
 
 
-def _losses(noise: float, sampling_rate: float, interval: float) -> Any:
-    """Of one step that a record is removed from, rounded down to the grid; what lies far out is left out.
+def _losses(noise: float, sampling_rate: float, interval: float, records: int) -> Any:
+    """Of one step that a person is removed from, rounded down to the grid; what lies far out is left out.
 
-    ``log(1 - q + q e^((2 x - 1) / (2 s^2)))`` with x from ``(1 - q) N(0, s^2) + q N(1, s^2)``
+    ``log sum_j b_j e^((2 j x - j^2) / (2 s^2))`` with x from ``sum_j b_j N(j, s^2)``, where b_j is the probability that
+    j of the person's records are in the batch.
     """
     from dp_accounting.pld.pld_pmf import DensePLDPmf
     from scipy.special import ndtr
+    from scipy.stats import binom
 
-    reach = np.array([-FAR_OUT * noise, 1 + FAR_OUT * noise])
-    ends = np.log1p(sampling_rate * np.expm1((2 * reach - 1) / (2 * noise**2)))
+    hits = np.arange(records + 1)
+    weights = binom.pmf(hits, records, sampling_rate)
+    hits, weights = hits[weights > NEGLIGIBLE], weights[weights > NEGLIGIBLE]
+    mixture = _Mixture(hits, np.log(weights) - hits**2 / (2 * noise**2))
+    reach = np.array([-FAR_OUT * noise, records + FAR_OUT * noise]) / noise**2
+    ends = mixture.logarithm(reach)
     grid = np.arange(math.floor(ends[0] / interval), math.ceil(ends[1] / interval) + 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        x = 0.5 + noise**2 * np.log1p(np.expm1(grid * interval) / sampling_rate)
-    x = np.where(np.isnan(x), -np.inf, x)
-    below = (1 - sampling_rate) * ndtr(x / noise) + sampling_rate * ndtr((x - 1) / noise)
+    x = noise**2 * mixture.inverse(grid * interval, reach)
+    below = sum(weight * ndtr((x - hit) / noise) for hit, weight in zip(hits, weights, strict=True))
     return DensePLDPmf(interval, int(grid[0]), np.diff(below), 0.0, pessimistic_estimate=False)
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """``F(y) = log sum_j e^(offset_j + j y)``, convex and growing."""
+
+    hits: np.ndarray
+    offsets: np.ndarray
+
+    def logarithm(self, y: np.ndarray) -> np.ndarray:
+        return np.logaddexp.reduce([offset + hit * y for hit, offset in zip(self.hits, self.offsets, strict=True)])
+
+    def _slope(self, y: np.ndarray, level: np.ndarray) -> np.ndarray:
+        return np.sum(
+            [hit * np.exp(offset + hit * y - level) for hit, offset in zip(self.hits, self.offsets, strict=True)],
+            axis=0,
+        )
+
+    def inverse(self, levels: np.ndarray, reach: np.ndarray) -> np.ndarray:
+        """Where F reaches each level, or a little above: Newton's method comes down to it from the right."""
+        table = np.linspace(reach[0], reach[1], TABLE)
+        known = self.logarithm(table)
+        is_reached = levels > known[0]
+        y = table[np.clip(np.searchsorted(known, levels), 0, TABLE - 1)]
+        for _ in range(NEWTON_STEPS):
+            found = self.logarithm(y)
+            y = y - np.divide(found - levels, self._slope(y, found), where=is_reached & (found > levels), out=0 * y)
+        return np.where(is_reached, y, -np.inf)
 
 
 def _of_one_gaussian(shift: float, delta: float) -> float:
@@ -129,11 +169,11 @@ def _of_one_gaussian(shift: float, delta: float) -> float:
 
 def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:
     """Bounds on a probability; each is wrong with at most ``1 - confidence``."""
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
     wrong = 1 - confidence
-    low = beta.ppf(wrong, successes, trials - successes + 1) if successes > 0 else 0.0
-    high = beta.isf(wrong, successes + 1, trials - successes) if successes < trials else 1.0
+    low = betaincinv(successes, trials - successes + 1, wrong) if successes > 0 else 0.0
+    high = 1 - betaincinv(trials - successes, successes + 1, wrong) if successes < trials else 1.0
     return float(low), float(high)
 
 
@@ -170,7 +210,7 @@ def epsilon_of_guesses(right: int, guesses: int, canaries: int, delta: float, co
     low, high = 0.0, LARGEST_EPSILON
     if probability_of_guesses(right, guesses, canaries, low, delta) > 1 - confidence:
         return 0.0
-    for _ in range(60):
+    for _ in range(40):
         middle = (low + high) / 2
         is_refuted = probability_of_guesses(right, guesses, canaries, middle, delta) <= 1 - confidence
         low, high = (middle, high) if is_refuted else (low, middle)

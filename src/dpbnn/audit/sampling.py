@@ -104,16 +104,31 @@ def _counts(inside: np.ndarray, rate: float) -> Iterator[Check]:
     yield as_binomial("batches vary in size as sums of independent records do", inside.sum(axis=1), records)
     yield as_binomial("records are in as many batches as by independent coins", inside.sum(axis=0), steps)
     if spread:
-        pairs = ((inside[:-1] - rate) * (inside[1:] - rate)).sum() / (spread * math.sqrt(inside[1:].size))
-        skewness = (1 - 2 * rate) ** 2 / (spread * math.sqrt(inside[1:].size))
-        yield Check("one step's batch says nothing about the next one's", _tails(pairs, skewness))
+        yield _between_steps((inside - rate) / math.sqrt(spread), (1 - 2 * rate) ** 2 / spread)
 
 
-def _tails(away: float, skewness: float) -> float:
-    """Two-sided, of a sum of skewed terms, by a Gamma distribution: a normal one has tails that are too light."""
+def _between_steps(standardized: np.ndarray, skewness: float) -> Check:
+    """How alike batches are that lie so many steps apart, summed over all of them, for every such number."""
+    from scipy.fft import irfft, rfft
+
+    steps, records = standardized.shape
+    apart = np.arange(1, steps // 2 + 1)
+    spectrum = np.abs(rfft(standardized, 2 * steps, axis=0)) ** 2
+    products = irfft(spectrum.sum(axis=1), 2 * steps)[apart]
+    number = np.sqrt(records * (steps - apart))
+    chance = _tails(products / number, skewness / number)
+    return Check("one step's batch says nothing about any other's", min(1.0, len(apart) * chance))
+
+
+def _tails(away: float | np.ndarray, skewness: float | np.ndarray) -> float:
+    """Two-sided, of a sum of skewed terms, by a Gamma distribution: a normal one has tails that are too light.
+
+    Of several such sums it is that of the least likely one.
+    """
     from scipy.stats import pearson3
 
-    return float(min(1.0, 2 * min(pearson3.sf(away, skewness), pearson3.cdf(away, skewness))))
+    sides = pearson3.sf(away, skewness), pearson3.cdf(away, skewness)
+    return float(min(1.0, 2 * np.min(sides)))
 
 
 def _empty(number: int, batches: int, chance: float) -> Check:

@@ -2,36 +2,38 @@
 
 import json
 import math
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
+from dpbnn._warn import muted
+from dpbnn.audit.cases import Case, cases_of, variations_of
+from dpbnn.audit.coverage import Coverage, coverage_of
 from dpbnn.audit.mechanism import MechanismAudit, audit_mechanism
 from dpbnn.audit.membership import MembershipAudit, audit_membership
 from dpbnn.audit.one_run import OneRunAudit, audit_method
+from dpbnn.audit.randomness import RandomnessAudit, audit_randomness
+from dpbnn.audit.rounding import RoundingAudit, audit_rounding
 from dpbnn.audit.sampling import SamplingAudit, audit_sampling
-from dpbnn.execution import Execution
-from dpbnn.likelihoods import Categorical, HomoscedasticGaussian, Likelihood
-from dpbnn.methods import BBP, SGD
-from dpbnn.networks import CNN, MLP
+from dpbnn.likelihoods import Categorical
+from dpbnn.methods import SGD
+from dpbnn.networks import MLP
 from dpbnn.plots.style import BLUE, plain
 from dpbnn.privacy.guarantee import rounded_up
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.progress import tracked
 from dpbnn.training import fit
-from dpbnn.types import DpbnnWarning
 
 __all__ = ["Audit", "audit_plan"]
 
 METHODS = ("sgd", "sgld", "bbp", "mc_dropout")
-OBSERVATIONS = {True: 100_000, False: 400_000}
+OBSERVATIONS, OF_VARIATIONS = {True: 100_000, False: 400_000}, {True: 20_000, False: 50_000}
 CANARIES = {True: 400, False: 2000}
 MEMBERS = 300
+LEFT_OUT_BY_QUICK = "convolutional, recurrent and frozen layers (leave out --quick)"
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,17 @@ class Audit:
 
     Args:
         claimed_epsilon: by the plan.
+        delta: by the plan.
+        unit: whom the plan protects.
+        clipping: the plan's style, with which it was attacked, as with its levels and rows per person.
+        levels: of noise and clip norm in the plan.
+        rows_per_person: in the plan.
         confidence: of each bound.
-        mechanism: of single steps, by engine and model.
+        is_quick: whether models and settings were left out.
+        mechanism: of single steps under this very plan, by engine and model.
+        variations: of single steps of the same code with other settings, each with a claim of its own.
+        rounding: of sums over very many records.
+        randomness: of secret draws.
         sampling: of batches.
         one_run: of whole runs, by method.
         membership: of a release's predictions.
@@ -49,8 +60,16 @@ class Audit:
 
     claimed_epsilon: float
     delta: float
+    unit: str
+    clipping: str
+    levels: int
+    rows_per_person: int
     confidence: float
+    is_quick: bool
     mechanism: Mapping[str, MechanismAudit]
+    variations: Mapping[str, MechanismAudit]
+    rounding: RoundingAudit
+    randomness: RandomnessAudit
     sampling: SamplingAudit
     one_run: Mapping[str, OneRunAudit]
     membership: MembershipAudit
@@ -58,27 +77,36 @@ class Audit:
     @property
     def epsilon(self) -> float:
         """The largest lower bound of all attacks on this very plan."""
-        return max(own.epsilon for own in self.mechanism.values())
+        return max(attack.epsilon for attack in self.mechanism.values())
+
+    @property
+    def coverage(self) -> Coverage:
+        """What attacks on single steps looked at, and what they did not."""
+        attacks = [*self.mechanism.values(), *self.variations.values()]
+        return coverage_of(attacks, self.rounding.records, [LEFT_OUT_BY_QUICK] if self.is_quick else [])
 
     @property
     def alarms(self) -> list[str]:
         """What speaks against the claim."""
-        parts: list[tuple[str, Any]] = [*self.mechanism.items(), ("sampling", self.sampling)]
-        failed = [f"{name}: not so that {check.name}" for name, own in parts for check in own.checks if not check.holds]
+        parts: list[tuple[str, Any]] = [*self.mechanism.items(), *self.variations.items()]
+        parts += [(name, getattr(self, name)) for name in ("rounding", "randomness", "sampling")]
+        failed = [
+            f"{name}: not so that {check.name}" for name, part in parts for check in part.checks if not check.holds
+        ]
         beyond = [
-            f"one run by {name}: not so that {own.check.name}"
-            for name, own in self.one_run.items()
-            if not own.check.holds
+            f"one run by {name}: not so that {run.check.name}"
+            for name, run in self.one_run.items()
+            if not run.check.holds
         ]
         return failed + beyond
 
     def to_json(self) -> str:
         """All figures."""
-        found = {"epsilon_at_least": self.epsilon, "alarms": self.alarms, **asdict(self)}
-        return json.dumps(_finite(found), indent=2)
+        summary = {"epsilon_at_least": self.epsilon, "alarms": self.alarms, "coverage": asdict(self.coverage)}
+        return json.dumps(_finite(summary | asdict(self)), indent=2)
 
     def __str__(self) -> str:
-        seen = sum(own.observations for own in self.mechanism.values())
+        seen = sum(attack.observations for attack in (*self.mechanism.values(), *self.variations.values()))
         best = max(self.one_run, key=lambda name: self.one_run[name].epsilon)
         signal = max(self.membership.signals.items(), key=lambda item: abs(item[1].auc - 0.5))
         verdict = (
@@ -87,62 +115,92 @@ class Audit:
             else f"THE CLAIM IS IN DOUBT: {'; '.join(self.alarms)}."
         )
         whole = self.one_run[best]
+        shares = [attack.epsilon / attack.claimed_epsilon for attack in self.variations.values()]
         return (
-            f"The claim: epsilon {rounded_up(self.claimed_epsilon):g} at delta {self.delta:g}. It was attacked with "
-            f"networks and records made up for that. Canaries, records made to be noticed, went through "
-            f"{len(self.mechanism)} ways of clipping and through the noise, and {seen:,} numbers of what was released "
-            f"were looked at: with {100 * self.confidence:g} % confidence, such a run has an epsilon of at least "
-            f"{self.epsilon:.4g} for one record. Who is in a batch was counted in {self.sampling.batches:,} of them. "
-            f"In one whole run at epsilon {whole.claimed_epsilon:.3g} by each method, the best attack on a release "
-            f"({best}) shows an epsilon of {whole.epsilon:.3g}. By predictions, members were told from others with an "
-            f"AUC of {signal[1].auc:.3f} ({signal[0]}; near 0.5 is chance). {verdict}"
+            f"The claim: epsilon {rounded_up(self.claimed_epsilon):g} at delta {self.delta:g} for {self.unit}. It was "
+            f"attacked with synthetic records and networks, and with the plan's own {self.clipping} clipping, "
+            f"{_counted(self.levels, 'level')} of noise and clip norm, and {_counted(self.rows_per_person, 'row')} per "
+            f"person. Canaries, records made to be noticed, went through {len(self.mechanism)} ways of clipping and "
+            f"through the noise, and {seen:,} numbers of what was released were looked at: with "
+            f"{100 * self.confidence:g} % confidence, a run like this has an epsilon of at least {self.epsilon:.4g} "
+            f"for {self.unit}. With other settings, in {len(shares)} ways, attacks show {100 * min(shares):.0f} to "
+            f"{100 * max(shares):.0f} % of what is claimed for those. Who is in a batch was counted in "
+            f"{self.sampling.batches:,} of them, and {self.randomness.streams:,} streams of random numbers were "
+            f"compared. In one whole run at epsilon {whole.claimed_epsilon:.3g} by each method, the best attack on a "
+            f"release ({best}) shows an epsilon of {whole.epsilon:.3g}. By predictions, members were told from others "
+            f"with an AUC of {signal[1].auc:.3f} ({signal[0]}; near 0.5 is chance). {self.coverage} {verdict}"
         )
 
     def draw(self, path: str | Path) -> None:
         """The claim, and what each attack shows of it."""
         from matplotlib.figure import Figure
 
-        shown = {name: own.epsilon for name, own in self.mechanism.items()}
-        figure = Figure(figsize=(8, 2.2 + 0.34 * (len(shown) + len(self.one_run))), layout="constrained")
-        steps, runs = figure.subplots(2, 1, height_ratios=[len(shown), len(self.one_run)])
-        for axes, bars, claim, title in (
-            (steps, shown, self.claimed_epsilon, "Attacks on single steps: no bar should get beyond the claim"),
+        share = {name: attack.epsilon / attack.claimed_epsilon for name, attack in self.variations.items()}
+        runs = next(iter(self.one_run.values())).claimed_epsilon
+        epsilon = f"epsilon, at least, with {100 * self.confidence:g} % confidence"
+        panels: list[tuple[str, dict[str, float], float, str]] = [
             (
-                runs,
-                {name: own.epsilon for name, own in self.one_run.items()},
-                next(iter(self.one_run.values())).claimed_epsilon,
-                "Attacks on the release of a whole run",
+                "Attacks on single steps: no bar should get beyond the claim",
+                {name: attack.epsilon for name, attack in self.mechanism.items()},
+                self.claimed_epsilon,
+                epsilon,
             ),
-        ):
-            names = [f"{name}: {found:.3g}" for name, found in bars.items()]
-            axes.barh(names, list(bars.values()), color=BLUE, height=0.6)
-            axes.axvline(claim, color="#222222", linewidth=1.5, linestyle="--")
-            axes.annotate(
-                f" claimed: {rounded_up(claim):g}", (claim, 0), xycoords=("data", "axes fraction"), va="bottom"
-            )
-            axes.set_title(title, loc="left", fontsize=10)
-            axes.set_xlabel(f"epsilon, at least, with {100 * self.confidence:g} % confidence")
-            axes.set_xlim(0, 1.3 * max(claim, *bars.values()))
-            axes.invert_yaxis()
-            plain(axes)
+            ("The same code with other settings, each with a claim of its own", share, 1.0, "share of the claim"),
+            (
+                "Attacks on the release of a whole run",
+                {name: run.epsilon for name, run in self.one_run.items()},
+                runs,
+                epsilon,
+            ),
+        ]
+        heights = [len(bars) for _, bars, _, _ in panels]
+        figure = Figure(figsize=(8, 3.2 + 0.34 * sum(heights)), layout="constrained")
+        for axes, panel in zip(figure.subplots(len(panels), 1, height_ratios=heights), panels, strict=True):
+            _draw_panel(axes, *panel)
         figure.savefig(path, dpi=150)
 
 
+def _draw_panel(axes: Any, title: str, bars: Mapping[str, float], claim: float, label: str) -> None:
+    names = [f"{name}: {length:.3g}" for name, length in bars.items()]
+    axes.barh(names, list(bars.values()), color=BLUE, height=0.6)
+    axes.axvline(claim, color="#222222", linewidth=1.5, linestyle="--")
+    axes.annotate(f" claimed: {rounded_up(claim):g}", (claim, 0), xycoords=("data", "axes fraction"), va="bottom")
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_xlabel(label)
+    axes.set_xlim(0, 1.3 * max(claim, *bars.values()))
+    axes.invert_yaxis()
+    plain(axes)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def audit_plan(plan: PrivacyPlan, *, quick: bool = False, confidence: float = 0.95, progress: bool = False) -> Audit:
-    """Attack what a plan claims, with models and records of our own. No data is read."""
-    cases = list(_cases(quick))
-    each: Any = {"observations": OBSERVATIONS[quick], "confidence": 1 - (1 - confidence) / len(cases)}
+    """Attack what a plan claims, with models and records of our own. No data is read.
+
+    Guarantees:
+        a plan is attacked as it is: with its clipping style, levels and rows per person
+        pairs of settings that did not meet are counted and named
+    """
+    cases, variations = list(cases_of(plan, quick)), list(variations_of(plan, quick))
     runs, of_each_run = _of_one_run(CANARIES[quick]), 1 - (1 - confidence) / len(METHODS)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DpbnnWarning)  # of models that are slow on purpose, and chains that are short
+    rows = plan.max_records_per_person
+    with muted(""):  # warnings of models that are slow on purpose, and of chains that are short
+        mechanism = _attacked(cases, OBSERVATIONS[quick], confidence, "attacking single steps", progress)
         return Audit(
             claimed_epsilon=plan.epsilon(),
             delta=plan.delta,
+            unit="one record" if rows == 1 else f"one person with at most {rows} records",
+            clipping=plan.clipping,
+            levels=next(iter(mechanism.values())).levels,
+            rows_per_person=rows,
             confidence=confidence,
-            mechanism={
-                name: audit_mechanism(model, likelihood, records[0], records[1], plan, **how, **each)
-                for name, model, likelihood, records, how in tracked(cases, "attacking single steps", progress)
-            },
+            is_quick=quick,
+            mechanism=mechanism,
+            variations=_attacked(variations, OF_VARIATIONS[quick], confidence, "with other settings", progress),
+            rounding=audit_rounding(),
+            randomness=audit_randomness(),
             sampling=audit_sampling(plan.sampling_rate),
             one_run={
                 name: audit_method(name, runs, CANARIES[quick], of_each_run)
@@ -152,47 +210,14 @@ def audit_plan(plan: PrivacyPlan, *, quick: bool = False, confidence: float = 0.
         )
 
 
-class _Bare(nn.Module):
-    """Parameters outside of any layer, for which gradients are written out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.slopes, self.level = nn.Parameter(0.1 * torch.randn(6, 16)), nn.Parameter(torch.zeros(16))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(x) @ self.slopes + self.level
-
-
-class _Recurrent(nn.Module):
-    """Which only a loop over records differentiates."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell, self.head = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.cell(x)[0][:, -1])
-
-
-def _cases(quick: bool) -> Iterator[tuple[str, nn.Module, Likelihood, tuple[Tensor, Tensor], Any]]:
-    """All engines, layers of all kinds, and steps in small parts; on a GPU recorded steps besides."""
-    labels, numbers = torch.zeros(0, dtype=torch.long), torch.zeros(0, 1)
-    rows = torch.zeros(0, 6)
-    plain: dict[str, Any] = {}
-    small: dict[str, Any] = {"execution": Execution(micro_batch_size=8)}
-    yield "book-keeping, MLP", MLP(6, [16], 3), Categorical(), (rows, labels), plain
-    yield "written out, bare parameters", _Bare(), Categorical(), (rows, labels), plain
-    yield "micro-batches, learned noise", MLP(6, [16], 1), HomoscedasticGaussian(), (rows, numbers), small
-    if torch.cuda.is_available():
-        yield "recorded steps on a GPU, MLP", MLP(6, [16], 3).cuda(), Categorical(), (rows, labels), plain
-    if not quick:
-        joint = {"method": BBP(1.0, form="joint", num_draws=2)}
-        yield "several draws, joint BBP", MLP(6, [16], 3), Categorical(), (rows, labels), joint
-        yield "book-keeping, CNN", CNN(), Categorical(), (torch.zeros(0, 1, 28, 28), labels), plain
-        yield "book-keeping, wide", MLP(700, [800], 3), Categorical(), (torch.zeros(0, 700), labels), plain
-        yield "one by one, GRU", _Recurrent(), Categorical(), (torch.zeros(0, 4, 3), labels), plain
-        frozen = nn.Sequential(nn.Linear(6, 8).requires_grad_(False), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
-        yield "book-keeping, layer norm on a frozen layer", frozen, Categorical(), (rows, labels), plain
+def _attacked(
+    cases: Sequence[Case], observations: int, confidence: float, title: str, progress: bool
+) -> dict[str, MechanismAudit]:
+    each: Any = {"observations": observations, "confidence": 1 - (1 - confidence) / len(cases)}
+    return {
+        case.name: audit_mechanism(case.model, case.likelihood, case.x, case.y, case.plan, **case.how, **each)
+        for case in tracked(cases, title, progress)
+    }
 
 
 def _of_one_run(records: int) -> PrivacyPlan:
@@ -219,7 +244,7 @@ def _membership() -> MembershipAudit:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _finite(own) for key, own in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(own) for own in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -23,10 +23,10 @@ Guarantees:
     Files are written atomically, readable by their owner alone, and gone at the end.
 """
 
+from dpbnn.atomic_files import sync_files, sync_folder
 from dpbnn.checkpoint.claim import LOCK, OWNER, Claim, locked
 from dpbnn.checkpoint.digests import digests_of
 from dpbnn.checkpoint.environment import current_environment
-from dpbnn.checkpoint.files import sync_files, sync_folder
 from dpbnn.checkpoint.folder import Checkpoint, Saved, opened
 
 __all__ = [

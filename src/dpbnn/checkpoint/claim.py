@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import lock_descriptor
 
-from dpbnn.checkpoint.files import BINARY, PRIVATE_FILE, explained, replace_file
+from dpbnn.atomic_files import BINARY, PRIVATE_FILE, explained, replace_file
 from dpbnn.types import DpbnnError
 
 __all__ = ["LOCK", "OWNER", "Claim", "host", "locked"]
@@ -32,7 +32,7 @@ _held: set[int] = set()
 
 
 def host() -> str:
-    """This host's name, and of its machine id, where there is one, what tells machines of one name apart."""
+    """This host's name, with a hash of its machine id where there is one: two hosts may have the same name."""
     for file in MACHINE_ID:
         with suppress(OSError):
             found = hashlib.blake2b(file.read_bytes(), digest_size=6, person=b"dpbnn").hexdigest()

@@ -1,8 +1,8 @@
 """What may change the last bits of a sum, though data, model and settings are the same.
 
-A run that goes on where any of this is different would put the noise of its repeated steps on other sums. Its
-checkpoint holds this record, and a difference means a fresh key. What the record does not know is noticed step by step:
-a repeated step whose bits differ is never used.
+A run resumed where any of this differs would put the noise of its repeated steps on other sums. Its checkpoint stores
+these values, and a difference means a fresh key. What is not listed here is noticed step by step: a repeated step whose
+bits differ is never used.
 """
 
 import os

@@ -15,8 +15,8 @@ import torch
 
 from dpbnn import _validate
 from dpbnn._warn import warn
+from dpbnn.atomic_files import PRIVATE_FOLDER, explained, is_partial, replace_file, sync_folder
 from dpbnn.checkpoint.claim import LOCK, OWNER, Claim, locked
-from dpbnn.checkpoint.files import NEW, PRIVATE_FOLDER, explained, replace_file, sync_folder
 from dpbnn.checkpoint.journal import HEADER_BYTES, KEY_BYTES, RUN_BYTES, Journal, Line
 from dpbnn.privacy.ledger import Charge, Ledger
 from dpbnn.types import DpbnnError
@@ -67,7 +67,7 @@ class Checkpoint:
         return saved
 
     def is_due(self, seconds: float) -> bool:
-        """Whether the state was written more than `seconds` ago, and writing it again costs a twentieth of the time."""
+        """Whether the last write is over `seconds` ago, and writes take at most a twentieth of the time."""
         age = time.monotonic() - self._written
         return age > seconds and (seconds == 0 or age > 20 * self._cost)
 
@@ -214,14 +214,9 @@ def _made(path: Any) -> Path:
         names = {file.name for file in folder.iterdir()}
     except OSError as error:
         raise DpbnnError(f"checkpoint {folder} must be a folder that can be made: {error.strerror}.") from error
-    if any(name not in FILES and not _is_unfinished(name) for name in names):
+    if any(name not in FILES and not is_partial(name, FILES) for name in names):
         raise DpbnnError(f"checkpoint {folder} exists and is no checkpoint; choose another path.")
     return folder
-
-
-def _is_unfinished(name: str) -> bool:
-    """Whether it is the name of a file of ours that was not written to its end."""
-    return name.endswith(NEW) and name.partition(".")[0] in FILES
 
 
 def _here(storage: Any, location: str) -> Any:

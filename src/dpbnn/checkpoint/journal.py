@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from dpbnn.checkpoint.files import BINARY, replace_file
+from dpbnn.atomic_files import BINARY, replace_file
 from dpbnn.types import DpbnnError
 
 __all__ = ["HEADER_BYTES", "KEY_BYTES", "LINE_BYTES", "RUN_BYTES", "Journal", "Line"]
@@ -49,15 +49,15 @@ class Journal:
         return self._hash.digest()
 
     def begin(self, writer: str, ready: Callable[[], None]) -> None:
-        """A header, and nothing else, unless `ready` raises; in the place of another header, if there is one."""
+        """Write a file with a header and no lines, in the place of any other; if `ready` raises, nothing is written."""
         header = _header(self.run)
         replace_file(self._path, writer, lambda file: file.write(header), ready)
         self._take(header)
 
     def resume(self, length: int, digest: bytes) -> list[Line]:
-        """All lines, if the first `length` bytes are those of which a state knows; a last one that was cut off is cut.
+        """All lines, if the first `length` bytes have this digest; an incomplete last line is removed.
 
-        It was cut off while it was written, and so its release was never used.
+        A crash while it was written left it incomplete, so its release was never used.
         """
         try:
             content = self._path.read_bytes()

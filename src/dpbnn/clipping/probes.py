@@ -41,7 +41,7 @@ class Probe:
 
 
 def plain(values: Tensor) -> Tensor:
-    """As they are drawn; a change to it, one record on, is a copy of another record."""
+    """As drawn. As a `change` it makes a copy of the record before, since `after` rolls the values by one."""
     return values
 
 

@@ -79,7 +79,7 @@ class _Work:
         self.draws = [Draw(w.views, e.views) for w, e in zip(self.w, self.e, strict=True)]
 
     def prepare(self, state: BBPState) -> None:
-        """Compute all of it from mean, rho and e: whoever is captured in a CUDA graph captures this too."""
+        """Compute all of it from mean, rho and e, every time: a CUDA graph of `weights` must hold this too."""
         torch.sigmoid(state.rho.numbers, out=self.slope.numbers)
         std = torch.clamp(state.rho.numbers, max=LARGEST_RHO, out=self.std.numbers).exp_().log1p_()
         for e, w in zip(self.e, self.w, strict=True):

@@ -98,7 +98,7 @@ class Descent:
             raise DpbnnError(f"options do not fit torch.optim.{self._class().__name__}: {error}.") from error
 
     def restore(self, optimizer: Optimizer | None, saved: Mapping[str, Any]) -> None:
-        """What an optimizer remembered, on whichever device it counts its steps now."""
+        """Load a saved state, but keep `capturable`: the run may go on without the CUDA device it was saved on."""
         if optimizer is None:
             return
         counting = [group.get("capturable") for group in optimizer.param_groups]

@@ -1,4 +1,4 @@
-"""The ledger: everything that spends goes through it, nothing beyond the plan, and a repeated step only if it differs.
+"""The ledger: everything that spends is charged here, within the plan; a step repeated bit for bit is charged once.
 
 A ledger is opened for a plan, which charges the `BudgetAccountant` that is open, once; whoever is handed the ledger
 does not charge again. What the plan buys besides its steps (`pure_epsilons`) is named, and bought by `Ledger.buy`. A
@@ -150,7 +150,7 @@ class Ledger:
             self.replay(*charge)
 
     def replay(self, step: int, mark: int | None) -> None:
-        """Charge what a journal holds; a line of it for which the plan has no room was never used (see there)."""
+        """Charge a line of a journal, unless the plan has no room: then nobody used it (`dpbnn.checkpoint.journal`)."""
         if self.can_afford(step):
             self.enter(step, mark)
 
@@ -182,7 +182,12 @@ class Ledger:
         self.charges.append((step, mark))
 
     def made(self) -> None:
-        """A sum has got its noise: it is one that `use` or `drop` speaks of next."""
+        """A noisy sum exists from now on; `use` or `drop` must follow before the next one.
+
+        From a ledger that was never charged nothing is released: an audit makes as many as it likes.
+        """
+        if self._purchases is None:
+            return
         if self._has_sum or self._is_closed:
             raise LedgerError("a sum was made before the one before it was charged, or after the run")
         self._has_sum = True
@@ -191,12 +196,15 @@ class Ledger:
         """The sum that was made is used from here on; it must have been charged."""
         if not self.holds(step, mark):
             raise LedgerError(f"step {step} was to be used and was not charged")
-        self.drop()
+        self._end_sum()
 
     def drop(self) -> None:
         """The sum that was made is not used, and is gone."""
-        if not self._has_sum:
-            raise LedgerError("a sum was to be used that the ledger knows nothing of")
+        self._end_sum()
+
+    def _end_sum(self) -> None:
+        if not self._has_sum and self._purchases is not None:
+            raise LedgerError("a sum was to be used or dropped that the ledger was not told of")
         self._has_sum = False
 
     @property

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dpbnn.atomic_files import PRIVATE_FOLDER, replace_file
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.types import DpbnnError
 
@@ -125,26 +126,10 @@ class PurchaseFile:
 
     def write(self, bought: Mapping[str, Bought]) -> None:
         """Replace the file; what was there stays whole until the new one is."""
-        folder = self.path.parent
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = self.path.with_suffix(".new")
+        self.path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         values = self._about | {"bought": {purpose: asdict(value) for purpose, value in bought.items()}}
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(values, file, allow_nan=False)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.path)
-        if os.name == "posix":
-            _to_disk(folder)
-
-
-def _to_disk(folder: Path) -> None:
-    """The names in a folder, as `fsync` of a file does not write its name."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        text = json.dumps(values, allow_nan=False).encode()
+        replace_file(self.path, "purchases", lambda file: file.write(text))
 
 
 class Purchases:
@@ -177,7 +162,7 @@ class Purchases:
         if purpose in self._bought:
             return self._bought[purpose].value
         if self._is_closed or purpose not in self.promised:
-            raise LedgerError(f"{purpose!r} is bought, which the plan has not, or no longer")
+            raise LedgerError(f"{purpose!r} was to be bought and was not promised, or after the ledger was closed")
         if purpose in self._mechanism_of:
             raise LedgerError(f"{purpose!r} is bought again, after it was drawn and lost")
         permit = Permit(purpose, self.promised[purpose], self.rows_per_person, self)
@@ -187,7 +172,7 @@ class Purchases:
         finally:
             self._outstanding.discard(permit)
         if purpose not in self._mechanism_of:
-            raise LedgerError(f"{purpose!r} came without its permit")
+            raise LedgerError(f"{purpose!r} was returned by a mechanism that did not spend its permit")
         self._bought[purpose] = Bought(self._mechanism_of[purpose], value)
         if self._file is not None:
             self._file.write(self._bought)

@@ -86,7 +86,7 @@ class PoissonSampler:
 
 
 def largest_batch(num_records: int, sampling_rate: float) -> int:
-    """More records than this no batch has, but for one time in 10^30."""
+    """No batch has more records than this, except with probability 1e-30."""
     expected = num_records * sampling_rate
     return math.ceil(min(num_records, expected + 12 * math.sqrt(expected * (1 - sampling_rate)) + 72))
 

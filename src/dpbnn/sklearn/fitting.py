@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpbnn import _validate
+from dpbnn.atomic_files import is_partial
 from dpbnn.checkpoint import LOCK, OWNER, locked
 from dpbnn.choosing import Chosen, Facts
 from dpbnn.draft import Draft
@@ -25,6 +26,7 @@ __all__ = ["Candidate", "Rows", "Terms", "Unfinished", "as_bounds", "unfinished"
 
 LEDGER, TRAINING = "ledger.json", "training"
 """What is in the folder of an unfinished fit."""
+FILES = (LEDGER, TRAINING, LOCK, OWNER)
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Unfinished:
 
 @contextmanager
 def unfinished(checkpoint: Any, take_over: bool) -> Iterator[Unfinished]:
-    """The folder of a fit, which one worker has for itself; gone once the fit is done, it stays where that fails."""
+    """The folder of a fit, locked for one worker; removed when the fit ends, kept when it fails after it has begun."""
     if checkpoint is None:
         yield Unfinished()
         return
@@ -93,7 +95,8 @@ def unfinished(checkpoint: Any, take_over: bool) -> Iterator[Unfinished]:
         _validate.refuse("checkpoint", "the path of a folder", checkpoint)
     folder = Path(checkpoint)
     left = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
-    if (folder.exists() and not folder.is_dir()) or not left <= {LEDGER, TRAINING, LOCK, OWNER}:
+    is_strange = any(name not in FILES and not is_partial(name, FILES) for name in left)
+    if (folder.exists() and not folder.is_dir()) or is_strange:
         raise DpbnnError(f"checkpoint {folder} exists and is no checkpoint; choose another path.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(folder) as claim:

@@ -151,7 +151,10 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         settings = list(ParameterGrid(self.param_grid))
         for name in PAID_BY_THE_SEARCH:
             if any(name in own for own in settings):
-                raise DpbnnError(f"param_grid must not vary {name}, which the search decides; give it to the search.")
+                raise DpbnnError(
+                    f"param_grid must not vary {name}, which is one for the whole search; set it once, on the search "
+                    "or its estimator."
+                )
         if self.estimator.checkpoint is not None or any("checkpoint" in own for own in settings):
             raise DpbnnError(
                 "checkpoint must be None in a search: an interrupted one cannot go on, as who is in which part would "

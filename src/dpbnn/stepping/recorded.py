@@ -26,7 +26,7 @@ from dpbnn.one_piece import in_one_piece, joined
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.mechanism import add_noise
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.records import ResidentRecords
+from dpbnn.records import ResidentRecords, generators_of_the_process
 from dpbnn.replica import switches_of
 from dpbnn.schedule import by_step
 from dpbnn.stepping.eager import EagerSteps
@@ -85,7 +85,7 @@ class RecordedSteps:
         self._masks = runs[0].randomness.masks(first_step)
         generators = self._noise.on_device, self._masks.on(runs[0].device)
         self._recorder: Recorder = recorder or Graphs(runs[0].device, generators)
-        count = max(work.public_count for work in runs)
+        count = max(work.size_for_memory for work in runs)
         rate = max(work.plan.sampling_rate for work in runs)
         limits = [
             work.execution.micro_batch_size or largest_part(work.checked.numbers_written_out, count, rate)
@@ -176,7 +176,7 @@ class RecordedSteps:
             return self._feed.parts(step)
 
     def _end(self, step: int) -> None:
-        """What is not recorded."""
+        """Outside of the graphs: the methods' work after a step."""
         for work, state in zip(self._runs, self._states, strict=True):
             work.method.end_step(state, step)
 
@@ -206,9 +206,10 @@ class RecordedSteps:
         return [self._levels_at[step], *(work.method.phase(state, step) for work, state in runs)]
 
     def _host_state(self) -> list[Any]:
-        """What must not change while work is recorded: modules, and the generator of a model that draws on the host."""
-        on_host = self._masks.on(torch.device("cpu")).get_state().numpy().tobytes()
-        return [on_host, *(switches_of(work.checked.objective.model) for work in self._runs)]
+        """What must not change during a capture: modules, and generators on the host that a model might draw from."""
+        masks = self._masks.on(torch.device("cpu")).get_state().numpy().tobytes()
+        modules = [switches_of(work.checked.objective.model) for work in self._runs]
+        return [masks, generators_of_the_process(), *modules]
 
     def _part(self, size: int, step: int, is_all: bool = False) -> None:
         """Add the clipped gradients of one part of the batch to the sums, or write them there if it is all of it."""

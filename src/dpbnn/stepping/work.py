@@ -39,8 +39,8 @@ class Work:
         return next(self.checked.objective.model.parameters()).device
 
     @property
-    def public_count(self) -> int:
-        """The number of records for choices of memory and precision: the plan's, unless there are more."""
+    def size_for_memory(self) -> int:
+        """The number of records that memory and precision are chosen for: the plan's, or the true one if larger."""
         return max(self.plan.dataset_size, len(self.records))
 
     @property
@@ -59,7 +59,7 @@ class Work:
             clipping=self.plan.clipping,
             micro_batch_size=self.execution.micro_batch_size,
             precision=self.execution.precision,
-            in_float64=largest_batch(self.public_count, self.plan.sampling_rate) > LARGEST_PART,
+            in_float64=largest_batch(self.size_for_memory, self.plan.sampling_rate) > LARGEST_PART,
             **how,
         )
 

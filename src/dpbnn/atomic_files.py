@@ -1,14 +1,24 @@
 """Writing so that a crash or a power cut at any point leaves the old file or the new one, and never half of either."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from dpbnn.types import DpbnnError
 
-__all__ = ["BINARY", "NEW", "PRIVATE_FILE", "PRIVATE_FOLDER", "explained", "replace_file", "sync_files", "sync_folder"]
+__all__ = [
+    "BINARY",
+    "NEW",
+    "PRIVATE_FILE",
+    "PRIVATE_FOLDER",
+    "explained",
+    "is_partial",
+    "replace_file",
+    "sync_files",
+    "sync_folder",
+]
 
 NEW = ".new"
 """How the name of a file ends that is not written to its end yet."""
@@ -43,6 +53,11 @@ def replace_file(
     sync_folder(path.parent)
 
 
+def is_partial(name: str, files: Collection[str]) -> bool:
+    """Whether it is the name of one of these files that was not written to its end."""
+    return name.endswith(NEW) and name.removesuffix(NEW).rpartition(".")[0] in files
+
+
 def sync_folder(folder: Path) -> None:
     """Names that were made, changed or removed in a folder survive a power cut from here on."""
     if os.name == "nt":  # Windows opens no folders, and writes names at once
@@ -64,7 +79,7 @@ def sync_files(folder: Path) -> None:
 
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """What the system says against reading or writing, as one line."""
+    """Raise the system's errors on this folder as a `DpbnnError` of one line."""
     try:
         yield
     except FileNotFoundError as error:
@@ -73,6 +88,6 @@ def explained(folder: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise DpbnnError(
-            f"{folder} cannot be read or written: {error.strerror or error}. What was released is noted there; mend "
-            "that, and the same call goes on."
+            f"{folder} cannot be read or written: {error.strerror or error}. Its journal keeps what was released; fix "
+            "the cause, and the same call continues."
         ) from error

@@ -1,0 +1,76 @@
+"""What noise must look like: standard normal in units of what is claimed, and every number of its own."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dpbnn.audit.checks import Check
+
+__all__ = ["checks_of_noise"]
+
+MOST_COMPARED = 1500
+"""Rows that are each compared with each other."""
+FAR = 3.5
+"""Standard deviations: beyond them noise that is cut off has nothing."""
+FEWEST_PRODUCTS = 4096
+"""At a distance: of fewer, the sum is not normal so far out."""
+MOST_SORTED = 40_960
+MOST_ALIKE = 0.01
+"""The share of normals that are equal to another one; in float32 it is a thousandth."""
+
+
+def checks_of_noise(
+    residuals: Sequence[np.ndarray], tensors: np.ndarray, complete: Sequence[np.ndarray], bare: np.ndarray
+) -> Iterator[Check]:
+    """All that is known of noise.
+
+    Args:
+        residuals: of each run ``[releases, numbers]``.
+        tensors: of which tensor each number is.
+        complete: whole releases, one after another, of each run.
+        bare: noise as it was released, where there was no record.
+    """
+    from scipy.stats import binomtest, chi2, kstest, norm
+
+    together = np.concatenate(residuals)
+    groups = (together[:, tensors == tensor] for tensor in np.unique(tensors))
+    by_tensor = [chi2.cdf((values**2).sum(), values.size) for values in groups]
+    yield Check("no tensor has less noise than is claimed", min(1.0, len(by_tensor) * min(by_tensor)))
+    means = (together.mean(axis=0) ** 2).sum() * len(together)
+    yield Check("a release is the clipped sum with noise of mean zero", float(chi2.sf(means, together.shape[1])))
+    some = np.concatenate([releases[: MOST_COMPARED // 2] for releases in residuals])
+    yield _unrelated("each step of each run has noise of its own", some)
+    yield _unrelated("each number has noise of its own", together.T[:MOST_COMPARED])
+    yield _never_again(np.concatenate(complete))
+    far = int((np.abs(together) > FAR).sum())
+    yield Check("noise is not cut off", float(binomtest(far, together.size, 2 * norm.sf(FAR)).pvalue))
+    yield Check("noise is Gaussian", float(kstest(together.ravel()[:MOST_SORTED], "norm").pvalue))
+    alike = 1 - len(np.unique(bare)) / len(bare)
+    yield Check("noise has all digits of float32", float(alike <= MOST_ALIKE))
+
+
+def _unrelated(name: str, rows: np.ndarray) -> Check:
+    """Of two rows that are independent, the product over the length of one is standard normal."""
+    from scipy.stats import norm
+
+    products = np.abs(rows @ rows.T) / np.maximum(np.linalg.norm(rows, axis=1), 1e-12)
+    pairs = products[np.triu_indices(len(rows), 1)]
+    return Check(name, min(1.0, pairs.size * float(2 * norm.sf(pairs.max()))) if pairs.size else 1.0)
+
+
+def _never_again(noise: np.ndarray) -> Check:
+    """At no distance noise resembles itself: not between chunks, halves or tensors of a release, nor between releases.
+
+    The sum of products at each distance, over the root of their number, is standard normal.
+    """
+    from scipy.fft import irfft, next_fast_len, rfft
+    from scipy.stats import norm
+
+    name, number = "no stretch of noise comes again", len(noise)
+    distances = np.arange(1, number - FEWEST_PRODUCTS)
+    if not len(distances):
+        return Check(name, 1.0)
+    size = next_fast_len(2 * number, real=True)
+    products = irfft(np.abs(rfft(noise.astype(np.float64), size)) ** 2, size)[distances]
+    away = float(np.abs(products / np.sqrt(number - distances)).max())
+    return Check(name, min(1.0, len(distances) * float(2 * norm.sf(away))))

@@ -1,0 +1,104 @@
+"""Bugs of secret draws: the same numbers twice, or numbers that somebody knows."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+import dpbnn
+from dpbnn import training
+from dpbnn.audit.randomness import audit_randomness
+from dpbnn.generators import Generators
+from dpbnn.privacy.randomness import Randomness
+from dpbnn.privacy.sampling import PoissonSampler
+from tests.audit.planted.common import PLAN, Bug, X, Y, fitted, network
+
+LOUD = replace(PLAN, batch_size=10, steps=20, noise_multiplier=100.0)
+"""So much noise that weights move by hardly anything else."""
+TOO_ALIKE = 0.8
+"""A correlation of 75 independent pairs is beyond it once in 10^17 times."""
+
+
+def streams():
+    """`dpbnn audit`, randomness."""
+    return not all(check.holds for check in audit_randomness().checks)
+
+
+def moved(release):
+    before = dict(network().named_parameters())
+    return torch.cat([(own - before[name].detach()).ravel() for name, own in release.posterior.weights.items()])
+
+
+def are_alike(first, second):
+    return abs(float(np.corrcoef(moved(first), moved(second))[0, 1])) > TOO_ALIKE
+
+
+def side_by_side():
+    """Contract: runs of `fit_many` have noise of their own."""
+    setups = [dpbnn.Setup(network(), dpbnn.SGD(0.1), LOUD, dpbnn.Categorical(), seed=1) for _ in range(2)]
+    return are_alike(*dpbnn.fit_many(setups, X, Y, progress=False))
+
+
+def seeded():
+    """Contract: a user's seed reaches neither noise nor sampling."""
+    return are_alike(*(fitted(plan=LOUD, seed=7) for _ in range(2)))
+
+
+def noise_key_by_steps_modulo(patch):
+    original = Randomness.add_normals
+    patch.setattr(
+        Randomness, "add_normals", lambda self, tensors, scale, step: original(self, tensors, scale, step % 1024)
+    )
+
+
+def one_key_for_all_purposes(patch):
+    original = Randomness.generator
+    patch.setattr(Randomness, "generator", lambda self, _, step, part=0: original(self, "noise", step, part))
+
+
+class Renamed:
+    """Randomness of which every stream is asked for as the noise's."""
+
+    def __init__(self, randomness):
+        self.randomness = randomness
+
+    def generator(self, _, step, part=0):
+        return self.randomness.generator("noise", step, part)
+
+
+def batches_from_the_noise(patch):
+    original = PoissonSampler._draw
+
+    def planted(self, table):
+        return original(replace(self, randomness=Renamed(self.randomness)), table)
+
+    patch.setattr(PoissonSampler, "_draw", planted)
+
+
+def one_stream_for_all_runs(patch):
+    shared = Randomness.from_operating_system()
+    patch.setattr(Randomness, "from_operating_system", staticmethod(lambda: shared))
+
+
+def the_users_seed(patch):
+    original = training.prepared
+
+    def planted(*arguments, **how):
+        run = original(*arguments, **how)
+        return replace(run, work=replace(run.work, randomness=Randomness(run.work.seed.to_bytes(32))))
+
+    patch.setattr(training, "prepared", planted)
+
+
+BUGS = [
+    Bug("noise keyed by the step modulo 1024", noise_key_by_steps_modulo, streams),
+    Bug("one key for noise, sampling and masks", one_key_for_all_purposes, streams),
+    Bug("batches drawn from the stream of the noise", batches_from_the_noise, streams),
+    Bug(
+        "masks from a constant seed",
+        lambda p: p.setattr(Randomness, "masks", lambda *_: Generators.seeded(0)),
+        streams,
+    ),
+    Bug("runs of `fit_many` that share their noise", one_stream_for_all_runs, side_by_side),
+    Bug("noise from the user's seed", the_users_seed, seeded),
+]
