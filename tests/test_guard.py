@@ -159,6 +159,14 @@ def test_what_learns_from_rows_is_told_from_what_does_not():
     assert inspect(Setup(PLAN, preprocessing=good)) == []
 
 
+def test_a_network_with_dropout_draws_its_masks_from_nobodys_generator():
+    small = dpbnn.PrivacyPlan(noise_multiplier=2.0, **LEVEL | {"clip_norm": 1e-4})
+    own = setup(small, model=nn.Sequential(nn.Dropout(0.5), network()), public_data=norms_between())
+    before = torch.get_rng_state()
+    assert "clip-norm" in [finding.name for finding in inspect(own)]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_clip_norm_far_below_all_gradients_is_found_too():
     small = dpbnn.PrivacyPlan(noise_multiplier=2.0, **LEVEL | {"clip_norm": 1e-4})
     assert "clips nearly all" in str(inspect(setup(small, public_data=norms_between())))

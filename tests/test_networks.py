@@ -28,6 +28,15 @@ def test_a_network_is_rebuilt_from_plain_settings(network):
     assert type(network).__name__ in NETWORKS
 
 
+def test_torchs_own_generator_is_left_as_it_was_where_a_release_is_loaded(tmp_path):
+    plan = dpbnn.PrivacyPlan(dataset_size=20, batch_size=5, steps=2, clip_norm=1.0, noise_multiplier=1.0, delta=1e-3)
+    settings = {"method": dpbnn.SGD(0.1), "plan": plan, "likelihood": dpbnn.Categorical(), "progress": False}
+    dpbnn.fit(MLP(3, [4], 2), torch.randn(20, 3), torch.arange(20) % 2, **settings).save(tmp_path / "release")
+    before = torch.get_rng_state()
+    dpbnn.load(tmp_path / "release")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_bad_settings_get_one_clear_line():
     with pytest.raises(dpbnn.DpbnnError, match="activation must be one of 'relu', 'tanh', got 'gelu'"):
         MLP(3, [4], 2, "gelu")

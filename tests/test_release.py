@@ -1,7 +1,9 @@
 """A release is saved whole or not at all, loads without executing anything, and still loads in later versions."""
 
 import json
+import math
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,19 @@ def test_a_release_of_our_own_network_loads_without_a_model(tmp_path):
     assert loaded.settings == release.settings
     assert loaded.history == release.history
     assert len(release.history) == 3
+
+
+def test_a_release_whose_public_measures_are_no_numbers_can_be_saved_too(tmp_path):
+    measures = (
+        {"step": 1, "public_rmse": 0.5},
+        {"step": 2, "public_rmse": math.inf},
+        {"step": 3, "public_rmse": math.nan},
+    )
+    replace(classifier(), history=measures).save(tmp_path / "release")
+    first, *others = dpbnn.load(tmp_path / "release").history
+    assert first == measures[0]
+    assert [own["step"] for own in others] == [2, 3]
+    assert all(math.isnan(own["public_rmse"]) for own in others)
 
 
 def test_a_release_of_any_other_network_loads_with_the_model(tmp_path):

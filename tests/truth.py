@@ -24,6 +24,16 @@ def norm(gradients):
     return math.sqrt(sum(float(g.square().sum()) for g in gradients.values()))
 
 
+def factor_of(length, clip_norm, clipping="flat"):
+    """What a record's gradient of this norm is multiplied with."""
+    limit = clip_norm / ROOM
+    if math.isinf(clip_norm):
+        return 1.0
+    if clipping == "automatic":
+        return limit / (length + 0.01)
+    return min(1.0, limit / length) if length else 1.0
+
+
 def clipped_sum(model, likelihood, x, y, clip_norm, own=None, clipping="flat"):
     own = own or {}
     names = {name: p for name, p in model.named_parameters() if p.requires_grad} | own
@@ -33,13 +43,7 @@ def clipped_sum(model, likelihood, x, y, clip_norm, own=None, clipping="flat"):
         length = norm(gradients)
         if not math.isfinite(length):
             continue
-        limit = clip_norm / ROOM
-        if math.isinf(clip_norm):
-            factor = 1.0
-        elif clipping == "automatic":
-            factor = limit / (length + 0.01)
-        else:
-            factor = min(1.0, limit / length) if length else 1.0
+        factor = factor_of(length, clip_norm, clipping)
         for name, g in gradients.items():
             total[name] += factor * g
     return total

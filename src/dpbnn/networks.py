@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dpbnn import _validate
+from dpbnn.generators import Generators, drawing_from
 from dpbnn.pooling import MaxPool2d
 
 __all__ = ["CNN", "MLP", "NETWORKS", "rebuild"]
@@ -105,5 +106,9 @@ NETWORKS: dict[str, type[MLP | CNN]] = {"MLP": MLP, "CNN": CNN}
 
 
 def rebuild(name: str, settings: Mapping[str, Any]) -> nn.Module:
-    """A network of ours from what its release says about it."""
-    return NETWORKS[_validate.one_of("network", name, NETWORKS)](**settings)
+    """A network of ours from what its release says about it; its weights are drawn, and nobody's draws are touched.
+
+    Guarantees: torch's own generator is left as it was.
+    """
+    with drawing_from(Generators.seeded(0)):
+        return NETWORKS[_validate.one_of("network", name, NETWORKS)](**settings)

@@ -6,6 +6,7 @@ model is passed in and checked by names and shapes.
 """
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -169,7 +170,7 @@ class Release:
             },
             "weights": {name: list(p.shape) for name, p in self.model.named_parameters() if p.requires_grad},
             "settings": dict(self.settings),
-            "history": [dict(entry) for entry in self.history],
+            "history": [{name: _or_null(value) for name, value in entry.items()} for entry in self.history],
             "guarantee": json.loads(self.guarantee.to_json()),
         }
 
@@ -202,7 +203,7 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, likelihoo
         network,
         _likelihood(description["likelihood"], likelihood),
         description["settings"],
-        tuple(description["history"]),
+        tuple({name: _or_nan(value) for name, value in entry.items()} for entry in description["history"]),
     )
 
 
@@ -272,6 +273,15 @@ def _likelihood(description: Mapping[str, Any], given: Likelihood | None) -> Lik
     if name not in LIKELIHOODS:
         raise DpbnnError(f"likelihood must be given: the release was trained with your own {name}.")
     return LIKELIHOODS[name](**description["settings"])
+
+
+def _or_null(value: float) -> float | None:
+    """A measure of a run that has diverged is no number, and JSON has none for it."""
+    return value if math.isfinite(value) else None
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _plain(likelihood: Likelihood) -> dict[str, Any] | None:

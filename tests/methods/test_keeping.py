@@ -240,6 +240,17 @@ def test_a_summary_needs_no_more_room_for_a_longer_chain():
     assert numbers(2000) == numbers(100) <= (1.25 * 4 + 2) * 21
 
 
+def test_a_summary_of_a_chain_that_diverges_says_so_and_loses_nothing(tmp_path):
+    plan = dpbnn.PrivacyPlan(dataset_size=20, batch_size=5, steps=6, clip_norm=1.0, noise_multiplier=1.0, delta=1e-3)
+    method = dpbnn.SGLD(1e12, keep_as=dpbnn.KeepSummary(rank=2, burn_in=0))
+    settings = {"method": method, "plan": plan, "likelihood": dpbnn.Categorical(), "progress": False}
+    with pytest.warns(dpbnn.DpbnnWarning) as said:
+        release = dpbnn.fit(nn.Linear(3, 2), torch.randn(20, 3), torch.arange(20) % 2, **settings)
+    assert "has diverged" in str(said[-1].message)
+    assert release.settings["releases_charged"] == 6
+    release.save(tmp_path / "release")
+
+
 def test_draws_follow_importance():
     samples = WeightSamples({"w": torch.arange(4.0)[:, None]}, torch.tensor([1.0, 1.0, 6.0, 2.0]))
     counts = torch.zeros(4)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dpbnn.clipping import CheckedModel, check_model, clip_and_sum
+from dpbnn.generators import Generators
 from dpbnn.guard.finding import Setup, rule
 from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import SGLD
@@ -143,7 +144,8 @@ def _clip_norm(setup: Setup) -> str:
     least = min(norm for norm, _ in runs_of(plan.clip_norm, plan.steps))
     weights = checked.objective.model_weights() | checked.likelihood_weights
     norms: list[Tensor] = []
-    clip_and_sum(checked, weights, x, y, least, observe=lambda found, _: norms.append(found))
+    masks = Generators.seeded(0)
+    clip_and_sum(checked, weights, x, y, least, masks=masks, observe=lambda found, _: norms.append(found))
     share = float((torch.cat(norms) > least).double().mean())
     if NEARLY_NONE <= share <= NEARLY_ALL:
         return ""

@@ -109,7 +109,7 @@ class SummaryStore:
             mean.view(-1).lerp_(middle, added / (before + added))
             stacked[name] = torch.cat([self.directions[name], deviations, apart[None]])
         gram = torch.stack([(rows @ rows.mT).double() for rows in stacked.values()]).sum(dim=0)
-        strongest = torch.linalg.eigh(gram).eigenvectors[:, -self.rank :].mT
+        strongest = _eigenvectors(gram)[:, -self.rank :].mT
         self.directions = {name: strongest.to(rows.dtype) @ rows for name, rows in stacked.items()}
         self.folded += len(new)
 
@@ -142,3 +142,8 @@ class SummaryStore:
                 getattr(self, name).update({key: v.to(self.mean[key].device) for key, v in values.items()})
             else:
                 setattr(self, name, values)
+
+
+def _eigenvectors(gram: Tensor) -> Tensor:
+    """Those of a chain that has diverged are no numbers either: the run goes on, and its release says what happened."""
+    return torch.linalg.eigh(gram).eigenvectors if bool(gram.isfinite().all()) else torch.full_like(gram, torch.nan)
