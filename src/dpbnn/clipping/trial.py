@@ -136,7 +136,8 @@ class Trial:
         self._refuse_noticed()
 
     def _refuse_noticed(self) -> None:
-        x = without_padding(self.objective.model, self.x[:NUM_RECORDS])
+        with drawing_from(Generators.seeded(0)):
+            x = without_padding(self.objective.model, self.x[:NUM_RECORDS])
         alike = partial(_alike, dtype=self._dtype())
         probe = first_noticed(self.losses, alike, x, self.y[:NUM_RECORDS], self.x.dtype)
         if probe is not None:
