@@ -1,6 +1,7 @@
 """Records come from memory or a Dataset, by Poisson sampling alone."""
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -135,3 +136,14 @@ def test_reading_a_dataset_leaves_torchs_generator_alone():
     before = torch.get_rng_state()
     list(as_records(dataset, None, torch.float32).all())
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "generator",
+    [np.random.default_rng(0).random, partial(torch.rand, (), generator=torch.Generator().manual_seed(0))],
+    ids=["NumPy", "torch"],
+)
+def test_draws_of_a_dataset_from_a_generator_of_its_own_are_refused(generator, workers):
+    with pytest.raises(dpbnn.DpbnnError, match="leave the generator out"):
+        fit_on(Augmented(generator), execution=dpbnn.Execution(dataset_workers=workers))

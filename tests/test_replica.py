@@ -1,5 +1,7 @@
 """A replica has the model's tensors and nothing else of it."""
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -160,3 +162,39 @@ def test_a_pool_lends_each_thing_to_one_and_makes_new_ones_when_its_key_changes(
         raise KeyError
     with pool.lent() as fresh:
         assert fresh is not broken
+
+
+class Child(nn.Module):
+    """Knows the module that it is in, weakly."""
+
+    def __init__(self, parent):
+        super().__init__()
+        self.layer, self.parent = nn.Linear(3, 2), weakref.ref(parent)
+
+    def forward(self, x):
+        self.parent().kept = x.detach()
+        return self.layer(x)
+
+
+def test_a_weak_reference_to_the_model_is_refused():
+    model = nn.Sequential()
+    model.append(Child(model))
+    with pytest.raises(dpbnn.DpbnnError, match=r"'0\.parent' that leads to the model itself"):
+        replica(model)
+
+
+hooked = nn.Linear(3, 2)
+
+
+def keeps_by_its_global_name(module, given, output):
+    hooked.kept = output.detach()
+
+
+def test_functions_that_know_the_model_by_a_global_name_lead_to_the_replica():
+    hooked.register_forward_hook(keeps_by_its_global_name)
+    other = replica(hooked)
+    other(torch.ones(1, 3))
+    assert not hasattr(hooked, "kept")
+    assert hasattr(other, "kept")
+    with pytest.raises(dpbnn.DpbnnError, match="keeps 'kept'"):
+        dpbnn.clipped_gradient_sum(hooked, dpbnn.Categorical(), torch.ones(2, 3), torch.tensor([0, 1]), 1.0)

@@ -65,7 +65,7 @@ def test_the_command_refuses_before_it_begins(tmp_path, monkeypatch, capsys):
     assert end.value.code == 2
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1
-    assert "one release in each of 3 processes" in printed
+    assert "got a world size of 3" in printed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.csv", "schema.toml"]
 
 

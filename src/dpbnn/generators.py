@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from dpbnn.by_formula import ByFormula
 from dpbnn.types import DpbnnError
 
-__all__ = ["Generators", "ThreadMode", "drawing_from", "without_fast_path"]
+__all__ = ["Generators", "ThreadMode", "default_generators", "drawing_from", "without_fast_path"]
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -98,6 +98,14 @@ def drawing_from(generators: Generators) -> Iterator[Generators]:
 
 
 _this_thread = threading.local()
+
+
+def default_generators(device: torch.device) -> tuple[bytes, ...]:
+    """The states of torch's default generators: of the CPU, and of a CUDA device."""
+    states = [torch.default_generator.get_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return tuple(state.numpy().tobytes() for state in states)
 
 
 @contextmanager

@@ -108,7 +108,8 @@ def brought_to(device: torch.device, records: Records, wanted: bool | None) -> R
 class DatasetRecords:
     """A map-style dataset of (x, y) pairs, read by worker processes where there are any.
 
-    `draws_outside_torch` says that reading a record draws from NumPy's or Python's generator of the whole process.
+    `draws_outside_torch` says that reading a record draws from NumPy's or Python's generator of the whole process,
+    `draws_by_itself` that it draws from a generator of the data set's own.
     """
 
     dataset: "Dataset[Any]"
@@ -116,6 +117,7 @@ class DatasetRecords:
     empty: Batch
     dtype: torch.dtype
     draws_outside_torch: bool = False
+    draws_by_itself: bool = False
 
     def __len__(self) -> int:
         return self.length
@@ -138,7 +140,12 @@ class DatasetRecords:
             yield _collate(self.empty, self.dtype, items)
 
     def refuse_known_draws(self, workers: int) -> None:
-        """What reading draws must be secret, as masks are: draws of torch's are, and all draws of worker processes."""
+        """What reading draws must be secret, as masks are: draws of torch's are, and most draws of worker processes."""
+        if self.draws_by_itself:
+            raise DpbnnError(
+                "A Dataset must draw by torch's functions without a generator, if it draws, got one with a generator "
+                "of its own, whose draws could not be kept secret; leave the generator out."
+            )
         if workers == 0 and self.draws_outside_torch:
             raise DpbnnError(
                 "A Dataset that is read in this process must draw by torch, if it draws, got one that draws from "
@@ -186,7 +193,18 @@ def as_records(x: Any, y: Any, dtype: torch.dtype) -> Records:
     with drawing_from(Generators.seeded(0)):
         one_x, one_y = _collate(None, dtype, [x[0]])
         draws = all(_draws_outside_torch(x) for _ in range(LOOKS))
-    return DatasetRecords(x, len(x), (one_x[:0], one_y[:0]), dtype, draws)
+    by_itself = not draws and not _is_repeatable(x, dtype)
+    return DatasetRecords(x, len(x), (one_x[:0], one_y[:0]), dtype, draws, by_itself)
+
+
+def _is_repeatable(dataset: Any, dtype: torch.dtype) -> bool:
+    """Whether a record is the same every time that it is read from the same state of torch's generators."""
+    read = []
+    for _ in range(LOOKS):
+        with drawing_from(Generators.seeded(0)):
+            read.append(_collate(None, dtype, [dataset[0]]))
+    pairs = [pair for other in read[1:] for pair in zip(read[0], other, strict=True)]
+    return all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs)
 
 
 def _draws_outside_torch(dataset: Any) -> bool:

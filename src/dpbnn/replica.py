@@ -12,11 +12,12 @@ copies, and whose parameters, buffers and other tensors are the very same.
 """
 
 import copy
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import CellType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
@@ -26,6 +27,8 @@ from dpbnn.types import DpbnnError
 __all__ = ["Pool", "replica", "switches_of"]
 
 Item = TypeVar("Item")
+DEPTH = 4
+"""How deep into an attribute is looked to see whether it has changed."""
 
 
 def replica(model: nn.Module) -> nn.Module:
@@ -74,12 +77,13 @@ def _led(value: Any, originals: set[int], copies: dict[int, Any]) -> Any:
         return type(value)((key, _led(inner, originals, copies)) for key, inner in value.items())
     if not isinstance(value, FunctionType) or _way_to(originals, [("", value)]) is None:
         return value
+    names = {name: copies.get(id(own), own) for name, own in _globals_of(value) if isinstance(own, nn.Module)}
     cells = [
         cell if _way_to(originals, [("", cell)]) is None else CellType(copy.deepcopy(cell.cell_contents, copies))
         for cell in value.__closure__ or ()
     ]
     defaults = copy.deepcopy(value.__defaults__, copies)
-    made = FunctionType(value.__code__, value.__globals__, value.__name__, defaults, tuple(cells))
+    made = FunctionType(value.__code__, value.__globals__ | names, value.__name__, defaults, tuple(cells))
     made.__kwdefaults__ = copy.deepcopy(value.__kwdefaults__, copies)
     return made
 
@@ -123,11 +127,23 @@ def _inside(value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, partial):
         inner = value.func, value.args, value.keywords
     elif isinstance(value, FunctionType):
-        inner = value.__defaults__, value.__kwdefaults__, value.__closure__
+        modules = (own for _, own in _globals_of(value) if isinstance(own, nn.Module))
+        inner = value.__defaults__, value.__kwdefaults__, value.__closure__, *modules
+    elif isinstance(value, weakref.ref):
+        inner = (value(),)
     elif isinstance(value, CellType):
         with suppress(ValueError):  # an empty one
             inner = (value.cell_contents,)
     yield from (("", part) for part in inner)
+
+
+def _globals_of(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """What a function knows by the names of its module, those inside of it included."""
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)
 
 
 def switches_of(model: nn.Module) -> Any:
@@ -137,13 +153,25 @@ def switches_of(model: nn.Module) -> Any:
     return modules, parameters, tuple(id(buffer) for buffer in model.buffers())
 
 
-def _plain(module: nn.Module) -> tuple[tuple[str, object], ...]:
-    """A module's attributes on which its forward may depend: plain values, and tensors by their identity."""
-    return tuple(
-        (name, id(value) if isinstance(value, Tensor) else value)
-        for name, value in vars(module).items()
-        if isinstance(value, (bool, int, float, str, Tensor))
-    )
+def _plain(module: nn.Module) -> tuple[object, ...]:
+    """A module's attributes on which its forward may depend, but for its parameters, buffers and modules."""
+    parts = ("_parameters", "_buffers", "_modules")
+    return tuple((name, _seen(value, DEPTH)) for name, value in vars(module).items() if name not in parts)
+
+
+def _seen(value: object, depth: int) -> object:
+    """Plain values as they are, collections and objects by what is in them, everything else by identity."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if depth == 0 or isinstance(value, (Tensor, nn.Module, type)) or callable(value):
+        return id(value)
+    if isinstance(value, dict):
+        return tuple((key if isinstance(key, str) else id(key), _seen(own, depth - 1)) for key, own in value.items())
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return type(value), tuple(_seen(own, depth - 1) for own in value)
+    if hasattr(value, "__dict__"):
+        return type(value), _seen(vars(value), depth - 1)
+    return id(value)
 
 
 class Pool(Generic[Item]):

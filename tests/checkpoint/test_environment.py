@@ -152,7 +152,7 @@ def test_a_run_that_goes_on_in_another_environment_draws_its_noise_from_a_fresh_
     options = {"checkpoint": tmp_path / "run", "unsafe_seed": None}
     noises = Noises(monkeypatch)
     fit_interrupted(monkeypatch, "clip_and_sum", 7, execution=dpbnn.Execution(**SELDOM), **options)
-    with pytest.warns(DpbnnWarning, match="6 of its steps are charged again"):
+    with pytest.warns(DpbnnWarning, match="6 steps are charged again"):
         release = fit(execution=dpbnn.Execution(precision="bfloat16", **SELDOM), **options)
     assert release.settings["releases_charged"] == 20
     assert [step for step, key, _ in noises.drawn if key == noises.keys[0]] == list(range(6)), "never again"

@@ -180,7 +180,7 @@ def test_a_checkpoint_of_another_host_is_refused_unless_it_is_taken_over(monkeyp
         fit(**options)
     assert (tmp_path / "run" / "owner").read_text() == owner
     assert len(noises.drawn) == 5
-    with pytest.warns(DpbnnWarning, match="5 of its steps are charged again"):
+    with pytest.warns(DpbnnWarning, match="5 steps are charged again"):
         release = fit(**options, take_over=True)
     assert release.settings["releases_charged"] == 20
     assert len(noises.keys) == 2
@@ -199,7 +199,7 @@ def test_a_checkpoint_that_does_not_say_whose_it_is_must_be_taken_over(monkeypat
             fit(checkpoint=tmp_path / "run")
         key = torch.load(tmp_path / "run" / "state", weights_only=True)["key"]
         noises = Noises(monkeypatch)
-        with pytest.warns(DpbnnWarning, match="2 of its steps are charged again"):
+        with pytest.warns(DpbnnWarning, match="2 steps are charged again"):
             fit(checkpoint=tmp_path / "run", take_over=True)
         assert len(noises.keys) == 1
         assert key not in noises.keys
@@ -213,7 +213,7 @@ def test_a_checkpoint_that_is_taken_over_and_taken_back_gets_a_fresh_key_too(mon
         with opened(tmp_path / "run", take_over=True):
             pass  # it crashes before it writes anything
     noises = Noises(monkeypatch)
-    with pytest.warns(DpbnnWarning, match="2 of its steps are charged again"):
+    with pytest.warns(DpbnnWarning, match="2 steps are charged again"):
         fit(checkpoint=tmp_path / "run", take_over=True)
     assert first_key not in noises.keys
 
@@ -239,7 +239,7 @@ def test_a_worker_that_crashes_right_after_it_has_taken_over_draws_afresh_too(mo
             fit(**options, take_over=True)
     assert saved_in(tmp_path / "run").key == first_key
     noises = Noises(monkeypatch)
-    with pytest.warns(DpbnnWarning, match="5 of its steps"):
+    with pytest.warns(DpbnnWarning, match="5 steps"):
         fit(**options)
     assert first_key not in noises.keys
 
@@ -343,7 +343,7 @@ def test_a_process_that_was_stopped_and_taken_over_stops_before_its_next_release
             fit(**options)  # it lives, on this host
         note_used_releases(tmp_path / "log", monkeypatch.setattr)
         elsewhere(monkeypatch)
-        with pytest.warns(DpbnnWarning, match="6 of its steps are charged again"):
+        with pytest.warns(DpbnnWarning, match="6 steps are charged again"):
             fit_interrupted(monkeypatch, "add_noise", 4, **options)
         process.send_signal(signal.SIGCONT)
         said, _ = process.communicate(timeout=120)
@@ -353,7 +353,7 @@ def test_a_process_that_was_stopped_and_taken_over_stops_before_its_next_release
     assert "was taken over by a worker on elsewhere; this one stops, and its last step is not released" in said
     assert lines_in(tmp_path / "run") in (9, 10), "6 and 3, and perhaps one that was not used"
     options["execution"] = dpbnn.Execution(micro_batch_size=7)
-    with pytest.warns(DpbnnWarning, match="of its steps are charged again"):
+    with pytest.warns(DpbnnWarning, match="steps are charged again"):
         release = fit(**options)
     assert len(used_releases(tmp_path / "log")) <= release.settings["releases_charged"] == 20
 

@@ -67,7 +67,7 @@ def test_a_repeated_step_that_comes_out_differently_is_dropped_and_charged_again
 
     other_bits(monkeypatch)
     monkeypatch.setattr(dpbnn.SGD, "update", noted_update)
-    with pytest.warns(DpbnnWarning, match="8 of its steps are charged again, and as many will be missing"):
+    with pytest.warns(DpbnnWarning, match="8 steps are charged again, and the run ends"):
         release = fit(**options)
     assert noises.drawn[0][:2] == (0, first_key)  # comes out differently, and is dropped
     assert [step for step, key, _ in noises.drawn if key != first_key] == list(range(20))

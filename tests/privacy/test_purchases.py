@@ -64,7 +64,7 @@ def test_what_is_not_promised_cannot_be_bought():
     with pytest.raises(LedgerError, match="'a secret' was to be bought and was not promised"):
         purchases.buy("a secret", draw(1.0))
     purchases.close()
-    with pytest.raises(LedgerError, match="or no longer"):
+    with pytest.raises(LedgerError, match="or after the ledger was closed"):
         purchases.buy("a bound", draw(1.0))
     assert purchases.missing() == ["a bound", "a level"]
 

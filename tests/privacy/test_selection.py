@@ -20,6 +20,7 @@ def losses(epsilon, draws=6_000):
     return max(abs(math.log(counts[0][place] / counts[1][place])) for place in (0, 1))
 
 
+@pytest.mark.slow
 def test_one_record_changes_no_probability_by_more_than_the_factor():
     assert losses(1.0) < 1.1
     assert losses(3.0) > 1.1, "a larger epsilon would be noticed"

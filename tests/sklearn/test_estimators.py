@@ -72,7 +72,7 @@ def test_every_method_learns_classes(classes, method):
     assert (doubt[:, 0] >= doubt[:, 1] - 1e-6).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [METHODS[0], *(pytest.param(own, marks=pytest.mark.slow) for own in METHODS[1:])])
 def test_every_method_learns_numbers_in_their_own_unit(numbers, method):
     X, y = numbers
     bounds = {"bounds": (0, 10), "target_bounds": (50, 350)}

@@ -76,7 +76,14 @@ def check_model(
     known = _verdicts.setdefault(model, {})
     is_new, working = key not in known, replica(model)
     if is_new:
-        known[key] = try_out(working, likelihood, x, y)
+        before = switches_of(model)
+        found = try_out(working, likelihood, x, y)
+        if switches_of(model) != before:
+            raise DpbnnError(
+                "The model is changed by runs of its copy: something in it refers to the model itself, where no copy "
+                "can follow, and keeps what records leave there without noise; use the module that it is called with."
+            )
+        known[key] = found
     verdict = known[key]
     own = {name: values.clone() for name, values in verdict.likelihood_weights.items()}
     objective = Objective(working, likelihood, tuple(own), verdict.treatment)
@@ -84,8 +91,8 @@ def check_model(
         _warn_of_slow_modules(objective, own, verdict, x, y)
     if precision not in (None, "float32"):
         refuse_mixing_in(precision, objective, objective.model_weights() | own, x, y, verdict.num_outputs)
-    found = verdict.num_outputs, verdict.engine, verdict.numbers_written_out, verdict.draws
-    return CheckedModel(model, objective, own, *found)
+    rest = verdict.num_outputs, verdict.engine, verdict.numbers_written_out, verdict.draws
+    return CheckedModel(model, objective, own, *rest)
 
 
 def _refuse_known_offenders(model: nn.Module) -> None:

@@ -15,7 +15,6 @@ for the model is chosen by itself (`dpbnn.clipping.compatibility`).
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 
 import torch
@@ -31,7 +30,7 @@ from dpbnn.clipping.joint import Joint
 from dpbnn.clipping.objective import wide
 from dpbnn.clipping.per_record import Dense, PerRecordGradient
 from dpbnn.execution import computing_in, full_precision
-from dpbnn.generators import Generators, drawing_from
+from dpbnn.generators import Generators, default_generators, drawing_from
 from dpbnn.likelihoods import Likelihood
 from dpbnn.privacy.plan import CLIPPING_STYLES, checked_level
 from dpbnn.types import ClippedSum, DpbnnError, Draws, Weights
@@ -133,8 +132,9 @@ def clip_and_sum(
         into = into if len(x) <= size else None
         for part_x, part_y, part_present in _parts(x, y, present, size, pads=checked.engine != "loop"):
             if len(part_x):
-                with computing_in(precision, x.device), _drawing(checked, masks):
-                    gradients = _per_record_gradients(checked, where, part_x, part_y)
+                with computing_in(precision, x.device):
+                    compute = partial(_per_record_gradients, checked, where, part_x, part_y)
+                    gradients = _with_secret_draws(compute, checked.draws or no_sync, masks, x.device)
                 with full_precision(x.device):
                     part = _clip_and_sum_one_part(
                         gradients, part_present, clip_norm, clipping, observe, into, together or len(x), no_sync
@@ -174,9 +174,23 @@ def _padded(values: Tensor, rows: int) -> Tensor:
     return torch.cat([values, values.new_zeros(rows - len(values), *values.shape[1:])])
 
 
-def _drawing(checked: CheckedModel, masks: Generators | None) -> AbstractContextManager[object]:
-    """A model that draws has its draws from `masks`; watching one that does not would only take time."""
-    return nullcontext() if masks is None or not checked.draws else drawing_from(masks)
+def _with_secret_draws(
+    compute: Callable[[], dict[str, PerRecordGradient]], draws: bool, masks: Generators | None, device: torch.device
+) -> dict[str, PerRecordGradient]:
+    """Gradients of a model whose draws come from `masks`.
+
+    To redirect draws takes time for every operation, so a model that drew nothing in its trial is first run as it is.
+    If torch's default generators have moved by then, it draws after all, or another thread does: it is run again.
+    """
+    if masks is None:
+        return compute()
+    if not draws:
+        before = default_generators(device)
+        gradients = compute()
+        if default_generators(device) == before:
+            return gradients
+    with drawing_from(masks):
+        return compute()
 
 
 def _released_types(where: Weights | Draws) -> dict[str, torch.dtype]:

@@ -20,6 +20,9 @@ FAILURES = (RuntimeError, ValueError, IndexError, TypeError, AssertionError, Ari
 SENTINELS = (-9999.0, 9999.0, 999.0, -99.0, 99.0, -100.0, 1e9)
 """Codes for what is missing, beside those that have a probe of their own."""
 
+PAD_IDS = (1, 2, 3)
+"""Numbers that stand for padding in whole-number inputs, beside 0 and the largest one."""
+
 Kind = Callable[[Tensor], Tensor]
 """From random records, normal or whole numbers from 1 on, to records of a kind."""
 
@@ -192,7 +195,9 @@ def _of_inputs(x: Tensor, dtype: torch.dtype) -> tuple[Probe, ...]:
         return ()
     if x.is_floating_point():
         return RANGES + NEGATIVE + FRACTIONS + COUNTS
-    return COUNTS + LARGER_COUNTS + (NEGATIVE if _may_be_negative(dtype, x.device) else ())
+    ids = sorted({own for own in (*PAD_IDS, int(x.max())) if own <= int(x.max())})
+    with_pads = tuple(Probe(padded(own), plain, PADDING, MASK) for own in ids)
+    return COUNTS + with_pads + LARGER_COUNTS + (NEGATIVE if _may_be_negative(dtype, x.device) else ())
 
 
 def _of_targets(y: Tensor) -> tuple[Probe, ...]:

@@ -18,8 +18,9 @@ What is charged at once was fixed at once (`fit_many`, a search), and costs what
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 from typing import Any, Self
 
@@ -204,10 +205,22 @@ def home() -> int | None:
 def arrived_from(process: int | None) -> None:
     """Work has come from a process with an open budget, or from one without: workers may be older than a budget.
 
-    Only the parent of a worker counts: what was saved to a file under a budget may be read long after it.
+    Only an ancestor of this process counts: what was saved to a file under a budget may be read long after it.
     """
     global _paid_in
-    _paid_in = process if process == os.getppid() else None
+    _paid_in = process if process is not None and process in _ancestors() else None
+
+
+def _ancestors() -> Iterator[int]:
+    """The processes that this one descends from, as far as the system tells: of a fork server, who has started it."""
+    process = os.getppid()
+    while process > 0:
+        yield process
+        try:
+            after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2]
+            process = int(after_name.split()[1])
+        except (OSError, ValueError, IndexError):  # a system without such files
+            return
 
 
 def _refuse_elsewhere() -> None:

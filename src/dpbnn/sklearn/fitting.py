@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpbnn import _validate
+from dpbnn._warn import warn
 from dpbnn.atomic_files import is_partial
 from dpbnn.checkpoint import LOCK, OWNER, locked
 from dpbnn.choosing import Chosen, Facts
@@ -108,7 +109,10 @@ def unfinished(checkpoint: Any, take_over: bool) -> Iterator[Unfinished]:
                 if not _is_begun(folder):  # nothing was bought or trained
                     claim.remove_folder()
             raise
-        claim.remove_folder()
+        try:
+            claim.remove_folder()
+        except OSError as error:  # the fit is done
+            warn(f"checkpoint {folder} cannot be removed: {error.strerror}; delete it.")
 
 
 def _is_begun(folder: Path) -> bool:

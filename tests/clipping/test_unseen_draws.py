@@ -1,0 +1,86 @@
+"""Models that draw although they did not in their trial: masks still come from the run's secret key."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import dpbnn
+from dpbnn.clipping import check_model
+
+X, Y = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
+
+
+class Configured(nn.Module):
+    """Dropout and normalisation by a configuration object, as many libraries have it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)
+        self.config = SimpleNamespace(dropout=0.0, centred=False)
+
+    def forward(self, x):
+        x = x - x.mean(dim=0) if self.config.centred and len(x) > 1 else x
+        return self.second(F.dropout(self.first(x).tanh(), self.config.dropout, self.training))
+
+
+class Late(nn.Module):
+    """Dropout that begins after many calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls = nn.Linear(4, 3), [0]
+
+    def forward(self, x):
+        self.calls[0] += 1
+        return self.layer(F.dropout(x, 0.5)) if self.calls[0] > 2000 else self.layer(x)
+
+
+def fitted(model, seed, steps=6):
+    plan = dpbnn.PrivacyPlan(60, 30, steps, clip_norm=1.0, noise_multiplier=0.5, delta=1e-3)
+    how = {"method": dpbnn.SGD(0.5), "plan": plan, "likelihood": dpbnn.Categorical(), "progress": False}
+    torch.manual_seed(seed)
+    return dpbnn.fit(model, X, Y, unsafe_seed=3, seed=3, **how).posterior.weights
+
+
+def test_a_change_of_a_configuration_object_is_tried_anew():
+    model = Configured()
+    assert not check_model(model, dpbnn.Categorical(), X, Y).draws
+    model.config.dropout = 0.5
+    assert check_model(model, dpbnn.Categorical(), X, Y).draws
+    model.config.dropout, model.config.centred = 0.0, True
+    with pytest.raises(dpbnn.DpbnnError, match="mixes records"):
+        check_model(model, dpbnn.Categorical(), X, Y)
+
+
+def test_draws_that_the_trial_did_not_see_come_from_the_secret_key(monkeypatch):
+    from dpbnn.clipping import compatibility
+
+    model = Configured()
+    model.config.dropout = 0.5
+    original = compatibility.try_out
+
+    def blind(*given):
+        found = original(*given)
+        object.__setattr__(found, "draws", False)
+        return found
+
+    monkeypatch.setattr(compatibility, "try_out", blind)
+    found = [fitted(model, seed) for seed in (1, 2)]
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_captured_work_is_redirected_whatever_the_trial_saw():
+    from dpbnn.clipping.gradient import clip_and_sum
+    from dpbnn.generators import Generators
+    from tests.stepping.test_capture import run_of
+
+    work = run_of(dpbnn.SGD(0.1), {"n": 32, "batch": 16}, "flat", "cpu").work
+    masks = Generators.seeded(0)
+    weights = work.checked.objective.model_weights()
+    x, y = torch.randn(4, 5), torch.zeros(4, dtype=torch.long)
+    before = torch.get_rng_state()
+    clip_and_sum(work.checked, weights, x, y, 1.0, masks=masks, no_sync=True)
+    assert torch.equal(before, torch.get_rng_state())
