@@ -21,7 +21,7 @@ import random
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
@@ -215,8 +215,8 @@ def _watch_clips(patch: pytest.MonkeyPatch, seen: Seen) -> None:
     def watched(checked: Any, where: Weights | Draws, x: Tensor, y: Tensor, clip_norm: float, **how: Any) -> Any:
         objective = checked.objective
         draws = len(where.weights) if isinstance(where, Draws) else 1
-        with _masks(how["masks"], len(x), draws) as masks:
-            copied = _copied_draws(where) if isinstance(where, Draws) else _copied(where)
+        copied = _copied_draws(where) if isinstance(where, Draws) else _copied(where)
+        with _masks(how["masks"], len(x), draws) if checked.draws else nullcontext([]) as masks:
             clipped = original(checked, where, x, y, clip_norm, **how)
         own = objective.likelihood_names
         settings = how.get("clipping", "flat"), how.get("precision")
@@ -231,7 +231,7 @@ def _watch_clips(patch: pytest.MonkeyPatch, seen: Seen) -> None:
 
 @contextmanager
 def _masks(source: Generators, records: int, draws: int) -> Iterator[list[Tensor]]:
-    """The masks of each draw, one row for each record; empty where the network draws none.
+    """The masks of each draw, one row for each record.
 
     An engine is called for some records at a time, and for these once for each draw. Rows behind the records are
     padding. Each call draws afresh, from a seed that the run's own source gives: then its masks do not depend on how
