@@ -122,22 +122,24 @@ class Graphs:
         if self._is_first:
             torch.cuda.empty_cache()  # what the first steps took; recordings have memory of their own
             self._is_first = False
+        default = torch.cuda.default_generators[self._device.index or 0]  # which belongs to every capture
+        before = [(generator, generator.clone_state()) for generator in (*self._generators, default)]
         try:
             with torch.cuda.stream(self._stream), _no_garbage_collection():
                 graph.capture_begin(self._pool, capture_error_mode="thread_local")
                 work()
                 graph.capture_end()
         except BaseException:
-            self._recover(graph)
+            self._recover(graph, before)
             raise
 
-    def _recover(self, graph: torch.cuda.CUDAGraph) -> None:
-        """A recording that failed leaves torch's generators waiting for its end: put other states in their place."""
+    def _recover(self, graph: torch.cuda.CUDAGraph, before: Sequence[tuple[torch.Generator, torch.Generator]]) -> None:
+        """A capture that failed leaves generators waiting for its end: put copies of their states in place."""
         with suppress(RuntimeError), torch.cuda.stream(self._stream):
             graph.capture_end()
         torch.cuda.synchronize(self._device)
-        for generator in self._generators:
-            generator.graphsafe_set_state(torch.Generator(self._device))
+        for generator, state in before:
+            generator.graphsafe_set_state(state)
 
 
 class NoSync(ThreadMode):
