@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dpbnn.clipping import clipped_gradient_sum
-from dpbnn.clipping.per_record import Dense, Outer
+from dpbnn.clipping.deferred import Deferred
+from dpbnn.clipping.joint import Joint
+from dpbnn.clipping.per_record import Dense, Outer, Rows, combine
+from dpbnn.clipping.tied import Tied
 from dpbnn.likelihoods import Categorical, HomoscedasticGaussian
 from tests.truth import assert_equals_truth, clipped_sum
 
@@ -147,6 +150,54 @@ def test_a_model_whose_gradients_nearly_cancel_over_positions_is_clipped(dtype, 
                 assert distance(alone.gradients, nothing) <= clip_norm
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+class Subtracted(nn.Module):
+    """The outputs of two positions, one subtracted from the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 64, bias=False)
+        nn.init.zeros_(self.layer.weight)
+
+    def forward(self, x):
+        h = self.layer(x)
+        return h[:, 0] - h[:, 1]
+
+
+@pytest.mark.parametrize("apart", [1e-4, 1e-6, 1e-8, 1e-9, 1e-10, 1e-12])
+def test_a_model_in_float64_whose_gradients_nearly_cancel_over_positions_is_clipped(apart):
+    """Gram matrices in float64 cancel too: such records got through with a thousand times the clip norm."""
+    model = Subtracted().double()
+    x, y = torch.randn(8, 2, 64).double(), 1e12 * torch.randn(8, 64).double()
+    x[:, 1] = x[:, 0] + apart * torch.randn(8, 64).double()
+    for record in range(8):
+        pick = slice(record, record + 1)
+        alone = clipped_gradient_sum(model, HomoscedasticGaussian(noise_std=1.0), x[pick], y[pick], 1.0)
+        assert float(alone.gradients["layer.weight"].norm()) <= 1.0
+
+
+def terms_of(first, second, way):
+    """Two products as one gradient: over positions, in draws of the weights, or as a product and rows."""
+    shape = torch.Size((16, 16))
+    outer = [Outer(a[:, None, None], g[:, None, None], shape) for a, g in (first, second)]
+    if way == "joint":
+        return Joint(tuple(outer), (torch.zeros(16, 16).double(),) * 2)
+    if way == "tied":
+        owners, rows = torch.arange(len(first[0])).repeat_interleave(16), torch.arange(16).repeat(len(first[0]))
+        return Tied(outer[0], Rows(owners, rows, outer[1].dense().values.flatten(0, 1), len(first[0]), shape))
+    both = combine(*outer)
+    return both if way == "outer" else Deferred.of(both.inputs[:, 0], both.output_gradients[:, 0], shape)
+
+
+@pytest.mark.parametrize("way", ["outer", "deferred", "joint", "tied"])
+@pytest.mark.parametrize("apart", [1e-4, 1e-8, 1e-9, 1e-10])
+def test_in_float64_no_form_measures_less_than_it_sums(way, apart):
+    a, g = torch.randn(40, 16).double(), torch.randn(40, 16).double()
+    form = terms_of((a, g), (a + apart * torch.randn(40, 16).double(), -g), way)
+    factors = form.squared_norms().rsqrt()
+    for record in range(40):
+        assert float(form.weighted_sum(factors * (torch.arange(40) == record)).norm()) <= 1 + 1e-4
 
 
 @settings(max_examples=30)

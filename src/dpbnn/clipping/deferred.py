@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dpbnn.clipping.objective import wide
-from dpbnn.clipping.per_record import ROUNDING_SHARE, SMALLEST_NORM, Dense, Outer, PerRecordGradient
+from dpbnn.clipping.per_record import SMALLEST_NORM, Dense, Outer, PerRecordGradient, least_of_terms
 
 __all__ = ["Deferred", "made"]
 
@@ -87,10 +87,10 @@ def _squares(outer: Outer) -> Tensor:
     a, g = (norms.clamp_min(SMALLEST_NORM) for norms in outer.norms)
     terms = (a * g).sum(dim=(1, 2))
     # Both what is measured here and what is summed later are rounded per term.
-    rounding = 2 * torch.finfo(outer.inputs.dtype).eps / ROUNDING_SHARE
+    least = 2 * least_of_terms(outer.inputs.dtype)
     if outer.inputs.shape[2] > LONGEST_FLOAT32_PRODUCT:
         outer = Outer(outer.inputs.double(), outer.output_gradients.double(), outer.shape)
-    return torch.maximum(outer.dense().squared_norms(), (rounding * terms).square())
+    return torch.maximum(outer.dense().squared_norms(), (least * terms).square())
 
 
 def made(values: PerRecordGradient) -> PerRecordGradient:

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from dpbnn.clipping.per_record import (
     LONGEST_FLOAT32_SUM,
-    ROUNDING_SHARE,
     Dense,
     Outer,
     PerRecordGradient,
     combine,
+    least_of_terms,
     placed,
 )
 
@@ -79,8 +79,7 @@ class Joint:
                     product = (((b * other_b) @ (m * other_m)) * a * other_a).sum(dim=1) * sizes * other_sizes
                     total += product if k == j else 2 * product
         # The sum below is rounded per draw: a record whose draws cancel almost wholly counts by its draws.
-        rounding = torch.finfo(self.multipliers[0].dtype).eps / ROUNDING_SHARE
-        return torch.maximum(total, (rounding * largest).square())
+        return torch.maximum(total, (least_of_terms(self.multipliers[0].dtype) * largest).square())
 
     def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:
         """``[2, *shape]``: in the mean, and in the spread. Draws that cancel do so in float64."""

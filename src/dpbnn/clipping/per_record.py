@@ -35,6 +35,7 @@ __all__ = [
     "Reordered",
     "Rows",
     "combine",
+    "least_of_terms",
     "placed",
     "row_norms",
 ]
@@ -139,8 +140,8 @@ class Outer:
         if self.inputs.shape[2] == 1:
             return term_norms.square().sum(dim=(1, 2))
         # The sum below is rounded per term: a record whose terms cancel almost wholly counts by its terms.
-        rounding = torch.finfo(self.inputs.dtype).eps / ROUNDING_SHARE
-        return torch.maximum(self._gram_products(), (rounding * term_norms.sum(dim=(1, 2))).square())
+        least = least_of_terms(self.inputs.dtype)
+        return torch.maximum(self._gram_products(), (least * term_norms.sum(dim=(1, 2))).square())
 
     def _gram_products(self) -> Tensor:
         """``<A A', G G'>`` for as many records at a time as `FLOAT64_NUMBERS` allows."""
@@ -280,6 +281,14 @@ def row_norms(values: Tensor) -> Tensor:
 def _gram_operations_per_number(device: torch.device) -> int:
     """How many multiplications in float64 take the time in which one float32 number is written, and read twice."""
     return 64 if adding_up.multiplies_fast_in_float64(device) else 1
+
+
+def least_of_terms(dtype: torch.dtype) -> float:
+    """What a record whose terms cancel counts at least, as a share of their norms added up: what rounding could leave.
+
+    Never less than in float32: what is float64 already has no wider type to be measured and summed in.
+    """
+    return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps) / ROUNDING_SHARE
 
 
 def placed(values: Tensor, out: Tensor | None) -> Tensor:

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from dpbnn.clipping import adding_up
 from dpbnn.clipping.per_record import (
-    ROUNDING_SHARE,
     SMALLEST_NORM,
     Dense,
     Outer,
     PerRecordGradient,
     Rows,
     combine,
+    least_of_terms,
     placed,
     row_norms,
 )
@@ -46,8 +46,7 @@ class Tied:
             along = (a[:, 0, position].double()[owners] * values).sum(dim=1)
             each += 2 * along * g[owners, 0, position, self.rows.rows].double()
         exact = self._squares_of_product().index_add(0, owners, each)
-        rounding = torch.finfo(a.dtype).eps / ROUNDING_SHARE
-        return torch.maximum(exact, (rounding * terms).square())
+        return torch.maximum(exact, (least_of_terms(a.dtype) * terms).square())
 
     def _squares_of_product(self) -> Tensor:
         if self.product.inputs.shape[2] > 1:
