@@ -10,7 +10,10 @@ from torch import nn
 import dpbnn
 from dpbnn.clipping import adding_up, clipped_gradient_sum
 from dpbnn.clipping.gradient import LARGEST_PART, ROUNDING_ROOM
-from dpbnn.clipping.per_record import LONGEST_FLOAT32_SUM, ROUNDING_SHARE, Dense, Outer, Rows
+from dpbnn.clipping.joint import Joint
+from dpbnn.clipping.per_record import LONGEST_FLOAT32_SUM, ROUNDING_SHARE, Dense, Outer, Rows, least_of_terms
+from dpbnn.clipping.tied import Tied
+from tests.clipping.test_many_records import that_round_both_ways
 
 LIKELIHOOD = dpbnn.HomoscedasticGaussian(noise_std=1.0)
 
@@ -100,23 +103,66 @@ def test_the_room_for_rounding_holds_all_shares():
     assert 0.75 < adding_up.SHARE / ROUNDING_ROOM < 0.85, "most of it is the sums', as the page says"
 
 
-def parts_that_round_both_ways(parts):
-    """Values of which each 4096 in a row sum to half of the last bit of float32, and a little more; one on, to less."""
-    half, little = 2.0**-13, 2.0**-20
-    step = little * torch.arange(parts, dtype=torch.float64)
-    values = torch.full((parts, LARGEST_PART), 0.9899902, dtype=torch.float64).mul(2**12).round().div(2**12)
-    values[:, 0], values[:, 1] = round(0.99499 / little) * little - 2 * step, 0.875 + 2 * step
-    values[:, 2] = 0.5
-    values[:, 2] += half + little - values.sum(1) % (2 * half)
-    return values.flatten()
-
-
-@pytest.mark.xfail(strict=True, reason="the sum of each part of a batch is stored in float32 (docs/clipping.md)")
 def test_a_record_moves_the_sum_of_very_many_by_at_most_the_clip_norm_however_parts_round():
-    values = parts_that_round_both_ways(60)
-    y = -values.float()[:, None]
-    assert torch.equal(-y[:, 0].double(), values)
-    assert moved(torch.ones_like(y), y, torch.arange(len(y)) > 0) <= 1.0
+    """Here by 1.0095 clip norms, if the sum of each part were stored in float32."""
+    y = -that_round_both_ways(245_760).float()[:, None]
+    assert 0.99 <= moved(torch.ones_like(y), y, torch.arange(len(y)) > 0) <= 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_terms_that_cancel_are_at_most_so_many_clip_norms(dtype):
+    assert 1 / least_of_terms(dtype) <= adding_up.MOST_CANCELLING
+
+
+@pytest.mark.parametrize("together", [1, 4096, 20_000, 262_144, 10**7])
+@pytest.mark.parametrize("terms", [1, 2, 49, 300])
+@pytest.mark.parametrize("records", [1, 500, 4096])
+def test_terms_of_so_few_records_are_added_up_at_a_time_that_rounding_stays_within_its_share(records, terms, together):
+    together = max(records, together)
+    parts = adding_up.slices(records, terms, together)
+    assert [row for part in parts for row in range(records)[part]] == list(range(records))
+    largest = max(len(range(records)[part]) for part in parts)
+    ratio = 2 * adding_up.MOST_CANCELLING if terms > 1 else 0
+    assert together * terms * (records + ratio * largest) * 2.0**-53 <= adding_up.SHARE / 2
+    if together <= 4096:
+        assert len(parts) == 1, "batches of one part are added up at once"
+
+
+def test_what_no_order_could_add_up_well_enough_is_refused():
+    with pytest.raises(dpbnn.types.DpbnnError, match=r"fewer positions.*lower the batch size"):
+        adding_up.slices(4096, 2000, 10**7)
+    adding_up.check_parts(10**8, 4096)
+    adding_up.check_parts(4 * 10**6, 1)
+    for together, size in ((10**9, 4096), (5 * 10**6, 1)):
+        with pytest.raises(dpbnn.types.DpbnnError, match=r"fewer parts.*micro_batch_size"):
+            adding_up.check_parts(together, size)
+
+
+def cancelling(records, positions, d=3, p=2):
+    """Products on a coarse grid, which are exact in float64, and cancel but for little."""
+    a, g = torch.randint(-99, 99, (records, 1, positions, d)) * 64.0, torch.randint(-99, 99, (records, 1, positions, p))
+    a[:, :, 1::2], g = a[:, :, ::2] + 1.0, g.float()
+    g[:, :, 1::2] = -g[:, :, ::2]
+    return Outer(a, g, torch.Size((p, d)))
+
+
+@pytest.mark.parametrize("name", ["outer", "outer in float64", "tied", "joint"])
+def test_sums_are_the_same_for_any_number_of_records_at_a_time(name, monkeypatch):
+    """Factors are powers of two, so that all sums are exact."""
+    factors = 2.0 ** -torch.randint(4, (64,)).double()
+    outer, first, second = cancelling(64, 300), cancelling(64, 1), cancelling(64, 1)
+    owners, values = torch.arange(64).repeat(3), torch.randint(9, (192, 3)).float()
+    form, together = {
+        "outer": (outer, 10**7),
+        "outer in float64": (Outer(outer.inputs.double(), outer.output_gradients.double(), outer.shape), 10**7),
+        "tied": (Tied(outer, Rows.merged(owners, torch.randint(2, (192,)), values, 64, outer.shape)), 10**7),
+        "joint": (Joint((first, second), (torch.full((2, 3), 0.5), torch.full((2, 3), -2.0))), 4 * 10**8),
+    }[name]
+    whole = form.weighted_sum(factors, dtype=torch.float64)
+    found, at_a_time = [], adding_up._at_a_time
+    monkeypatch.setattr(adding_up, "_at_a_time", lambda *given: found.append(at_a_time(*given)) or found[-1])
+    assert torch.equal(form.weighted_sum(factors, None, together, torch.float64), whole)
+    assert 1 < min(found) < 32, "a few at a time"
 
 
 @pytest.mark.parametrize("clip_norm", [1e-45, 1e-13, 1e16, 1e39])

@@ -10,8 +10,13 @@ from torch import nn
 import dpbnn
 from dpbnn.clipping import adding_up, check_model, clip_and_sum, fused
 from dpbnn.clipping.book_keeping import Recording
+from dpbnn.clipping.deferred import Deferred
 from dpbnn.clipping.gradient import AUTOMATIC_GAMMA, LARGEST_NORM, ROUNDING_ROOM
+from dpbnn.clipping.joint import Joint
+from dpbnn.clipping.per_record import Dense, Outer, Reordered, Rows
+from dpbnn.clipping.tied import Tied
 from dpbnn.types import Draws
+from tests.clipping.test_many_records import case, moved, that_round_both_ways
 from tests.devices import KERNEL_DEVICES
 
 pytest.importorskip("triton")
@@ -106,10 +111,11 @@ def test_weighted_sums_leave_out_what_has_the_factor_zero(device, records, shape
     values[records // 2] = math.nan
     truth = torch.tensordot(weights, values.nan_to_num(0.0).double(), dims=1)
     torch.testing.assert_close(fused.weighted_sum(values, weights), truth.float(), rtol=1e-6, atol=1e-30)
+    torch.testing.assert_close(fused.weighted_sum(values, weights, None, torch.float64), truth, rtol=1e-13, atol=1e-14)
     for out in (torch.empty(shape, dtype=torch.float64), torch.empty(*shape, 2, dtype=torch.float64)[..., 0]):
         place = out.to(device)
         assert fused.weighted_sum(values, weights, place) is place
-        torch.testing.assert_close(place.float(), truth.float(), rtol=1e-6, atol=1e-30)
+        torch.testing.assert_close(place, truth, rtol=1e-13, atol=1e-14)
     scaled = fused.scaled(values, weights, torch.float32)
     assert not scaled[records // 2].any()
     expected = (values.nan_to_num(0.0).double() * weights.view(-1, *[1] * len(shape))).float()
@@ -213,16 +219,20 @@ class TiedTable(nn.Module):
 WAYS = {"one launch": (True, adding_up.SMALL_PRODUCT), "float64": (True, 0), "float32": (False, 0)}
 
 
+def use(monkeypatch, way):
+    in_float64, small = WAYS[way]
+    monkeypatch.setattr(fused, "is_used_for", lambda values: values.dtype in (torch.float32, torch.float64))
+    monkeypatch.setattr(adding_up, "SMALL_PRODUCT", small)
+    monkeypatch.setattr(adding_up, "is_done_in_float64", lambda inputs: in_float64 and inputs.dtype == torch.float32)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("draws", [0, 1, 2])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("make", [mlp, TiedTable])
 def test_a_record_that_is_no_number_is_left_out_in_every_form(device, monkeypatch, make, way, draws, bad):
     """Also in gradients that are made of others: of tied weights, and of several draws of the weights."""
-    in_float64, small = WAYS[way]
-    monkeypatch.setattr(fused, "is_used_for", lambda values: values.dtype in (torch.float32, torch.float64))
-    monkeypatch.setattr(adding_up, "SMALL_PRODUCT", small)
-    monkeypatch.setattr(adding_up, "is_done_in_float64", lambda inputs: in_float64 and inputs.dtype == torch.float32)
+    use(monkeypatch, way)
     torch.manual_seed(0)
     model, shape = make() if make is not TiedTable else (TiedTable(), (2,))
     model, x = model.to(device), numbers(device, 7, *shape).abs()
@@ -238,6 +248,68 @@ def test_a_record_that_is_no_number_is_left_out_in_every_form(device, monkeypatc
     for present in (None, torch.ones(7, dtype=torch.bool, device=device)):
         for name, values in clip_and_sum(checked, where, x, y, 0.3, present=present).gradients.items():
             torch.testing.assert_close(values, truth[name], rtol=1e-4, atol=1e-6)
+
+
+def forms_of(values):
+    """Gradients whose first number is this value, and all others zero."""
+    records, one = len(values), torch.ones_like(values)[:, None, None, None]
+    g, shape = values.float()[:, None, None, None], torch.Size((1, 1))
+    outer, half = Outer(one.float(), g, shape), Outer(one.float() / 2, g, shape)
+    owners = torch.arange(records, device=g.device)
+    rows = Rows(owners, torch.zeros_like(owners), g[:, 0, 0] / 2, records, shape)
+    two = Outer(one.float().expand(-1, 1, 2, 1) / 2, g.expand(-1, 1, 2, 1), shape)
+    zeros = torch.zeros(shape, device=g.device)
+    return {
+        "dense": Dense(g[:, 0, 0]),
+        "outer": outer,
+        "positions": two,
+        "deferred": Deferred(two.inputs, two.output_gradients, shape, values.square()),
+        "reordered": Reordered(outer, (1, 0), shape),
+        "tied": Tied(half, rows),
+        "joint, one draw": Joint((outer,), (zeros,)),
+        "joint, two draws": Joint((outer, outer), (zeros,) * 2),
+    }
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_part_of_many_records_is_summed_in_float64_and_stays_so(device, monkeypatch, way):
+    """Values whose sum is exact in float64, and no number of float32; also where it lies in a place of its own."""
+    values = that_round_both_ways(64, 64).to(device)
+    assert float(values.sum()) != float(values.sum().float())
+    use(monkeypatch, way)
+    for name, form in forms_of(values).items():
+        found = form.finite().weighted_sum(torch.ones_like(values), None, 20_000, torch.float64)
+        assert found.dtype == torch.float64
+        assert float(found.sum()) == float(values.sum()), name
+        place = torch.empty(*found.shape, 2, dtype=torch.float64, device=device)[..., 0]
+        assert torch.equal(form.weighted_sum(torch.ones_like(values), place, 20_000), found), name
+        assert form.weighted_sum(torch.ones_like(values)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["dense", "outer"])
+def test_a_record_moves_the_sum_of_parts_by_what_it_contributes(device, monkeypatch, name, way):
+    """The first parts of a batch of 20,000 records: more would take the interpreter long."""
+    parts = case(name, values := that_round_both_ways(2 * 64, 64), device)
+    use(monkeypatch, way)
+    assert moved(*parts, in_float64=True, together=20_000, micro_batch_size=64) == float(values[0])
+
+
+def test_small_products_of_records_that_may_cancel_take_several_launches(device, monkeypatch):
+    """As many as rounding allows: of 64 records with 300 positions in a batch of ten million."""
+    use(monkeypatch, "one launch")
+    launched, real = [], fused.weighted_product
+    monkeypatch.setattr(fused, "weighted_product", lambda *given: (launched.append(len(given[0])), real(*given)))
+    a = torch.randint(-99, 99, (64, 1, 300, 3), device=device).float()
+    g = torch.randint(-99, 99, (64, 1, 300, 2), device=device).float()
+    a[5], factors = math.nan, torch.ones(64, dtype=torch.float64, device=device)
+    factors[5] = 0.0
+    outer = Outer(a, g, torch.Size((2, 3)))
+    whole = outer.finite().weighted_sum(factors, dtype=torch.float64)
+    assert launched == [64]
+    assert torch.equal(outer.finite().weighted_sum(factors, None, 10**7, torch.float64), whole)
+    assert max(launched[1:]) < 32
+    assert sum(launched[1:]) == 64
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])

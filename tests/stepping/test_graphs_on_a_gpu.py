@@ -11,6 +11,8 @@ from torch.utils.data import TensorDataset
 import dpbnn
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.stepping.graphs import Graphs, NotRecordable, SharedNoise
+from tests.clipping.test_many_records import that_round_both_ways
+from tests.stepping.test_recorded import sums_of
 
 pytestmark = pytest.mark.gpu
 
@@ -107,6 +109,16 @@ def test_batches_beyond_one_part_in_float64_give_the_same():
     plan = dpbnn.PrivacyPlan(6000, 5000, 6, 1.0, 1.0, 1e-5)
     plain = fit(network(), METHODS["sgd"], x, y, plan, execution=dpbnn.Execution(graphs=False))
     agree(fit(network(), METHODS["sgd"], x, y, plan), plain)
+
+
+@pytest.mark.parametrize(
+    ("count", "part", "micro_batch_size"), [(20_000, 4080, None), (262_144, 4096, None), (65_536, 512, 512)]
+)
+def test_the_sums_of_replayed_parts_are_not_rounded_before_the_noise(count, part, micro_batch_size):
+    plan = dpbnn.PrivacyPlan(count, count, 2, 1.0, 1e-9, 1e-5)
+    values = that_round_both_ways(count, part)
+    both = [sums_of(own, plan, None, micro_batch_size, "cuda") for own in (values, values[1:])]
+    assert float(both[0] - both[1]) == pytest.approx(float(values[0]), abs=1e-7)
 
 
 @pytest.mark.parametrize("rows", [0, 1])

@@ -12,7 +12,8 @@ from dpbnn.records import ResidentRecords
 from dpbnn.stepping import EagerSteps, RecordedSteps
 from dpbnn.stepping.graphs import NotRecordable
 from dpbnn.training import prepared
-from tests.stepping.replay import Again
+from tests.clipping.test_many_records import that_round_both_ways
+from tests.stepping.replay import Again, Replays
 
 METHODS = {
     "sgd": dpbnn.SGD(0.1, dpbnn.Gaussian(0.5)),
@@ -237,3 +238,47 @@ def test_parts_are_added_up_so_that_no_record_moves_the_sum_by_more_than_the_cli
         return float(steps.release(position.state, 0).gradients["weight"].double())
 
     assert 0.99 <= total(x, y) - total(x[keep], y[keep]) <= 1.0 + 1e-6
+
+
+def sums_of(values, plan, recorder=None, micro_batch_size=None, device="cpu"):
+    """What is captured, of records whose gradients are these values, before it is rounded to be released."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    y = -values.float()[:, None]
+    execution = dpbnn.Execution(micro_batch_size=micro_batch_size)
+    likelihood, method = dpbnn.HomoscedasticGaussian(noise_std=1.0), dpbnn.SGD(1e-30)
+    run = prepared(model, torch.ones_like(y), y, method, plan, likelihood, 3, device, execution, unsafe_seed=3)
+    position = run.begin()
+    records = ResidentRecords.of(position.work.records, torch.device(device))
+    steps = RecordedSteps([replace(position.work, records=records)], [position.state], 0, recorder)
+    released(steps, position.state, count=2)
+    assert steps.how.startswith("recorded")
+    return steps._sums[0]["weight"]
+
+
+@pytest.mark.parametrize("recorder", [Again, Replays])
+@pytest.mark.parametrize(
+    ("count", "part", "micro_batch_size"),
+    [
+        (20_000, 4080, None),
+        (65_536, 4096, None),
+        (65_536, 1024, 1024),
+        pytest.param(262_144, 4096, None, marks=pytest.mark.slow),
+    ],
+)
+def test_the_sums_of_captured_parts_are_not_rounded_before_the_noise(count, part, micro_batch_size, recorder):
+    """Stored in float32, the sums of all parts would round up with the first record and down without it."""
+    plan = dpbnn.PrivacyPlan(count, count, 2, 1.0, 1e-9, 1e-5)
+    values = that_round_both_ways(count, part)
+    both = [sums_of(own, plan, recorder(), micro_batch_size) for own in (values, values[1:])]
+    assert both[0].dtype == torch.float64
+    assert float(both[0] - both[1]) == pytest.approx(float(values[0]), abs=1e-7)  # the noise is 1e-9
+    assert 0.99 <= float(both[0] - both[1]) <= 1.0
+
+
+@pytest.mark.parametrize("micro_batch_size", [64, 512])
+def test_captured_parts_of_few_records_are_stored_in_float32_once(micro_batch_size):
+    """The sums of parts, each rounded to float32, would add up to another number."""
+    plan = dpbnn.PrivacyPlan(4096, 4096, 2, 1.0, 1e-12, 1e-5)
+    values = that_round_both_ways(4096, micro_batch_size)
+    assert float(sums_of(values, plan, Replays(), micro_batch_size)) == float(values.sum())

@@ -7,9 +7,25 @@ top of that. Both are kept below `SHARE`; where that takes too short pieces, eve
 
 Products over several positions may cancel within a record, and so be much larger than what is left of them: float64.
 
+The sums of the parts of a batch are kept, and added up, in float64; those of more than 4096 records stay so up to the
+noise, and nothing of them is added up or stored in float32 on the way. One record then moves the sum by so many clip
+norms more than it should, in parts of k <= 4096 records, with u = 2^-53:
+
+    Dense, Rows, Outer on one position, Joint of one draw    n k u
+    Outer and Deferred on T positions                        n T (k + 2 r m) u, for m records at a time
+    Tied, on T positions                                     the same for T + 1
+    Joint of N draws                                         the same for 2 N + 1
+    Reordered                                                what it reorders
+    p parts                                                  n p u on top of that
+
+r is `MOST_CANCELLING`: partial sums within a record reach r clip norms. m is chosen so that this stays below half of
+`SHARE`. Where there is no such m (from some 3.6 billion records times positions on), or p is too large (from some 4
+million parts of one record on), the batch is refused.
+
 Reference: Casacuberta et al. 2022 (arXiv 2207.10635) on sums whose sensitivity is underestimated.
 """
 
+import math
 from collections.abc import Iterable
 from functools import cache
 
@@ -17,20 +33,29 @@ import torch
 from torch import Tensor
 
 from dpbnn.clipping import fused
+from dpbnn.types import DpbnnError
 
 __all__ = [
+    "MOST_CANCELLING",
     "SHARE",
+    "check_parts",
     "in_float64",
     "is_done_in_float64",
     "is_one_launch",
     "multiplies_fast_in_float64",
     "of_products",
     "of_rows",
+    "slices",
     "type_for",
 ]
 
 SHARE = 4e-3
 """How much of the clip norm rounding of sums may use up."""
+MOST_CANCELLING = 420
+"""How many clip norms the terms of a clipped record add up to at most, over positions, draws or uses: whatever cancels,
+its norm counts as that share of their norms at least (`dpbnn.clipping.per_record`)."""
+MANY = 4096
+"""Sums of more records than this are float64 throughout."""
 SHORTEST, SHORTEST_OF_ROWS = 64, 16
 """Products, or rows, of fewer records at a time are not worth it: float64 is as fast."""
 FLOAT64_NUMBERS = 2**23
@@ -43,6 +68,8 @@ FAST_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 
 def _longest(together: float, dtype: torch.dtype, share: float = SHARE) -> int:
     """How many records may be added up in a row."""
+    if together > MANY and dtype != torch.float64:
+        return 0
     return int(min(together, share / (torch.finfo(dtype).eps / 2 * max(1, together))))
 
 
@@ -51,36 +78,84 @@ def type_for(dtype: torch.dtype, together: float) -> torch.dtype:
     return dtype if _longest(together, dtype) >= together else torch.float64
 
 
-def of_rows(values: Tensor, factors: Tensor, together: int) -> Tensor:
-    """``sum_i factors_i values_i``, for ``[records, ...]``."""
+def check_parts(together: int, size: int) -> None:
+    """Refuse so many records in parts of this size if adding the parts up in float64 would round by too much."""
+    parts = math.ceil(together / max(1, size))
+    if parts > 1 and together * parts * torch.finfo(torch.float64).eps / 2 > SHARE / 2:
+        raise DpbnnError(
+            "A batch must have fewer parts for its sum to be exact enough, got too many records in parts that are "
+            "too small; raise micro_batch_size, or leave it out."
+        )
+
+
+def slices(records: int, terms: int, together: int) -> list[slice]:
+    """Which records are added up at a time in float64, if each has so many terms that may cancel."""
+    at_a_time = _at_a_time(records, terms, together)
+    return [slice(start, start + at_a_time) for start in range(0, max(1, records), at_a_time)]
+
+
+def _at_a_time(records: int, terms: int, together: int) -> int:
+    """So few that ``n T (k + 2 r m) u`` stays within its share."""
+    if terms <= 1:
+        return max(1, records)
+    allowed = SHARE / 2 / (torch.finfo(torch.float64).eps / 2 * max(1, together) * terms)
+    at_a_time = int((allowed - records) / (2 * MOST_CANCELLING))
+    if at_a_time < 1:
+        raise DpbnnError(
+            "A batch must have fewer records, or fewer positions in each, for its sum to be exact enough, got too "
+            "many; lower the batch size."
+        )
+    return at_a_time
+
+
+def of_rows(values: Tensor, factors: Tensor, together: int, dtype: torch.dtype) -> Tensor:
+    """``sum_i factors_i values_i``, for ``[records, ...]``, in this type."""
     longest = _longest(together, values.dtype)
     if longest >= min(together, len(values)):  # rows of zeros beside the records round nothing
-        return (factors.to(values.dtype) @ values.unsqueeze(-1).flatten(1)).view(values.shape[1:])
+        return (factors.to(values.dtype) @ values.unsqueeze(-1).flatten(1)).view(values.shape[1:]).to(dtype)
     total = values.new_zeros(values.shape[1:], dtype=torch.float64)
     is_short = longest < SHORTEST_OF_ROWS
-    dtype = torch.float64 if is_short else values.dtype
+    piece = torch.float64 if is_short else values.dtype
     at_a_time = max(1, FLOAT64_NUMBERS // max(1, values[0].numel())) if is_short else longest
     for some, own in _split(at_a_time, values, factors):
-        total += torch.tensordot(own.to(dtype), some.to(dtype), dims=1)
-    return total.to(values.dtype)
+        total += torch.tensordot(own.to(piece), some.to(piece), dims=1)
+    return total.to(dtype)
 
 
-def of_products(inputs: Tensor, output_gradients: Tensor, factors: Tensor, together: float, out: Tensor) -> None:
+def of_products(inputs: Tensor, output_gradients: Tensor, factors: Tensor, together: int, out: Tensor) -> None:
     """``sum_i factors_i sum_t output_gradients_it inputs_it'``, for ``[records, groups, positions, ...]``.
 
-    `together` is infinite where there are several positions; `out` is ``[groups, p, d]`` and is written over.
+    `out` is ``[groups, p, d]``, in the inputs' type or in float64, and is written over.
     """
+    dtype, positions = inputs.dtype, inputs.shape[2]
     if is_one_launch(inputs, output_gradients):
-        fused.weighted_product(inputs[:, 0], output_gradients[:, 0], factors, out[0])
+        _in_launches(inputs[:, 0], output_gradients[:, 0], factors, together, out[0])
         return
-    dtype = inputs.dtype
-    at_a_time = len(inputs) if type_for(dtype, together) == dtype else _longest(together, dtype, SHARE / 2)
-    is_coarse = is_done_in_float64(inputs) or at_a_time < SHORTEST < len(inputs) or together > at_a_time**2
+    count = together if positions == 1 else math.inf
+    at_a_time = len(inputs) if type_for(dtype, count) == dtype else _longest(count, dtype, SHARE / 2)
+    is_coarse = is_done_in_float64(inputs) or at_a_time < SHORTEST < len(inputs) or count > at_a_time**2
     if is_coarse and dtype != torch.float64:
-        out.copy_(in_float64(inputs, output_gradients, factors))
+        in_float64(inputs, output_gradients, factors, together, out)
         return
-    for number, (a, g, own) in enumerate(_split(at_a_time, inputs, output_gradients, factors)):
-        _add_to(out, a, _scaled(g, own, dtype), is_first=number == 0)
+    if dtype == torch.float64:
+        at_a_time = _at_a_time(len(inputs), positions, together)
+    total = out if out.dtype == dtype else torch.empty_like(out, dtype=dtype)
+    _add_up(inputs, output_gradients, factors, at_a_time, total)
+    _copy(total, out)
+
+
+def _in_launches(inputs: Tensor, output_gradients: Tensor, factors: Tensor, together: int, out: Tensor) -> None:
+    """One launch, unless the terms of so many records might cancel."""
+    at_a_time = _at_a_time(len(inputs), inputs.shape[1], together)
+    if at_a_time >= len(inputs):
+        fused.weighted_product(inputs, output_gradients, factors, out)
+        return
+    total = torch.zeros_like(out, dtype=torch.float64)
+    part = torch.empty_like(total)
+    for a, g, own in _split(at_a_time, inputs, output_gradients, factors):
+        fused.weighted_product(a, g, own, part)
+        total += part
+    out.copy_(total)
 
 
 def is_one_launch(inputs: Tensor, output_gradients: Tensor) -> bool:
@@ -100,13 +175,28 @@ def multiplies_fast_in_float64(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) in FAST_FLOAT64
 
 
-def in_float64(inputs: Tensor, output_gradients: Tensor, factors: Tensor) -> Tensor:
-    """The same products in float64: a few records at a time, where they would take much memory."""
-    total = inputs.new_empty(inputs.shape[1], output_gradients.shape[3], inputs.shape[3], dtype=torch.float64)
-    at_a_time = max(1, FLOAT64_NUMBERS // max(1, inputs[:1].numel() + output_gradients[:1].numel()))
+def in_float64(
+    inputs: Tensor, output_gradients: Tensor, factors: Tensor, together: int, out: Tensor | None = None
+) -> Tensor:
+    """The same products in float64: a few records at a time, where they would take much memory or might cancel."""
+    shape = inputs.shape[1], output_gradients.shape[3], inputs.shape[3]
+    has_place = out is not None and out.dtype == torch.float64
+    total = out if out is not None and has_place else inputs.new_empty(shape, dtype=torch.float64)
+    that_fit = FLOAT64_NUMBERS // max(1, inputs[:1].numel() + output_gradients[:1].numel())
+    at_a_time = min(that_fit, _at_a_time(len(inputs), inputs.shape[2], together))
+    _add_up(inputs, output_gradients, factors, at_a_time, total)
+    return total if out is None else _copy(total, out)
+
+
+def _add_up(inputs: Tensor, output_gradients: Tensor, factors: Tensor, at_a_time: int, total: Tensor) -> None:
+    """In the type of the total, which is written over."""
     for number, (a, g, own) in enumerate(_split(at_a_time, inputs, output_gradients, factors)):
-        _add_to(total, a.double(), _scaled(g, own, torch.float64), is_first=number == 0)
-    return total
+        _add_to(total, a.to(total.dtype), _scaled(g, own, total.dtype), is_first=number == 0)
+
+
+def _copy(values: Tensor, out: Tensor) -> Tensor:
+    """The values in their place, where they may be already."""
+    return out if values is out else out.copy_(values)
 
 
 def _split(at_a_time: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:

@@ -68,8 +68,10 @@ class Deferred:
     def squared_norms(self) -> Tensor:  # noqa: D102 - the protocol says it, here and below
         return self.squares
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:  # noqa: D102
-        return self.made().weighted_sum(factors, out, together)
+    def weighted_sum(  # noqa: D102
+        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        return self.made().weighted_sum(factors, out, together, dtype)
 
     def finite(self) -> "Deferred":  # noqa: D102
         return replace(self, must_be_finite=True)

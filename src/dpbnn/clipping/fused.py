@@ -121,11 +121,15 @@ def scaled(values: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def weighted_sum(values: Tensor, weights: Tensor, out: Tensor | None = None) -> Tensor:
-    """``sum_i f_i v_i`` of ``[records, ...]``; `out` is where it is to lie, in any type."""
+def weighted_sum(
+    values: Tensor, weights: Tensor, out: Tensor | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """``sum_i f_i v_i`` of ``[records, ...]`` in this type; `out` is where it is to lie, in any type."""
     values = values.contiguous()
     length = values[0].numel()
-    total = values.new_empty(values.shape[1:]) if out is None or not out.is_contiguous() else out
+    is_place = out is not None and out.is_contiguous()
+    wanted = dtype or values.dtype if out is None else out.dtype
+    total = out if out is not None and is_place else values.new_empty(values.shape[1:], dtype=wanted)
     rows, columns = (4, 1024) if length >= LONG else (64, 32)  # few registers: others run at the same time
     with torch.cuda.device_of(values):
         _kernels().weighted_sum[(math.ceil(length / columns),)](

@@ -15,6 +15,7 @@ for the model is chosen by itself (`dpbnn.clipping.compatibility`).
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from dpbnn import _validate
 from dpbnn.branches import hold, side_by_side
-from dpbnn.clipping import fused
+from dpbnn.clipping import adding_up, fused
 from dpbnn.clipping.book_keeping import NotCovered
 from dpbnn.clipping.compatibility import CheckedModel, check_model
 from dpbnn.clipping.engines import ENGINES
@@ -46,8 +47,8 @@ WRITTEN_OUT_NUMBERS = 2**26
 ROWS_ALIKE = 16
 """In matrices of so many rows, or a multiple, kernels for CPUs round all rows alike, for most widths."""
 LARGEST_PART = 4096
-"""Sums that may be over more records are in float64 until there is noise on them: float32 would round by more than the
-room."""
+"""Sums that may be over more records, or over several parts, are in float64 until there is noise on them: float32 would
+round by more than the room."""
 LARGEST_MULTIPLIER = 1e6
 LARGEST_NORM = 1e18
 """A gradient beyond this norm is treated as not finite: its square would leave float32."""
@@ -109,6 +110,7 @@ def clip_and_sum(
     into: Weights | None = None,
     together: int | None = None,
     in_float64: bool = False,
+    onto: Weights | None = None,
     masks: Generators | None = None,
     no_sync: bool = False,
     observe: Callable[[Tensor, float], None] | None = None,
@@ -118,31 +120,29 @@ def clip_and_sum(
     `precision` is the model's, as in `Execution`. `present` tells records from padding, which contributes zero. `into`
     is memory for the sums, used where they need not be added up. `together` is how many records at most a batch has, if
     these are a part of it. `in_float64` says that a batch can have so many records that its noise is added in float64:
-    the type of the noise must not depend on how many there are. `masks` is what the model's own draws come from.
-    `no_sync` never lets the host wait for a device, as a CUDA graph demands. `observe` is called with the norms of each
-    part, which are private.
+    the type of the noise must not depend on how many there are. `onto` are sums in float64 over the parts before, which
+    these are added to. `masks` is what the model's own draws come from. `no_sync` never lets the host wait for a
+    device, as a CUDA graph demands. `observe` is called with the norms of each part, which are private.
     """
-    total: Weights = {}
     where = _cast(checked, where)
     size = min(micro_batch_size or _default_micro_batch_size(checked, where), LARGEST_PART)
     if x.device.type == "cpu" and size > ROWS_ALIKE:
         size -= size % ROWS_ALIKE
+    adding_up.check_parts(together or len(x), size)
+    is_wide = in_float64 or onto is not None or len(x) > size
+    total = _Total(dict(onto or {}), into if len(x) <= size else None, together or len(x), is_wide)
     with torch.inference_mode(False):
         x, y = _plain(x), _plain(y)
-        into = into if len(x) <= size else None
         for part_x, part_y, part_present in _parts(x, y, present, size, pads=checked.engine != "loop"):
             if len(part_x):
                 with computing_in(precision, x.device):
                     compute = partial(_per_record_gradients, checked, where, part_x, part_y)
                     gradients = _with_secret_draws(compute, checked.draws or no_sync, masks, x.device)
                 with full_precision(x.device):
-                    part = _clip_and_sum_one_part(
-                        gradients, part_present, clip_norm, clipping, observe, into, together or len(x), no_sync
-                    )
-                _add(total, {n: g.double() for n, g in part.items()} if len(x) > size else part)
+                    _clip_and_sum_one_part(gradients, part_present, clip_norm, clipping, observe, total, no_sync)
     types = _released_types(where)
-    sums = {name: total[name] if name in total else make() for name, make in _zeros(where)}
-    if in_float64 or len(x) > LARGEST_PART:
+    sums = {name: total.sums[name] if name in total.sums else make() for name, make in _zeros(where)}
+    if in_float64 or onto is not None or len(x) > LARGEST_PART:
         return ClippedSum({name: values.double() for name, values in sums.items()}, clip_norm, types)
     sums = {name: values.to(types[name]) for name, values in sums.items()}
     return ClippedSum(sums, clip_norm, types)
@@ -224,11 +224,6 @@ def _plain(values: Tensor) -> Tensor:
     return values.clone() if values.is_inference() else values.detach()
 
 
-def _add(total: Weights, part: Weights) -> None:
-    for name, values in part.items():
-        total[name] = total[name].add_(values) if name in total else values
-
-
 def _per_record_gradients(
     checked: CheckedModel, where: Weights | Draws, x: Tensor, y: Tensor
 ) -> dict[str, PerRecordGradient]:
@@ -273,6 +268,25 @@ def _room_on(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).total_memory // 8
 
 
+@dataclass
+class _Total:
+    """The sums over the parts so far, of a batch of so many records `together`; in float64 if that `is_wide`.
+
+    `into` is memory for the sums of the only part.
+    """
+
+    sums: Weights
+    into: Weights | None
+    together: int
+    is_wide: bool
+
+    def add(self, name: str, values: PerRecordGradient, factors: Tensor) -> None:
+        """Add the weighted sum of these gradients to what there is."""
+        place = None if self.into is None else self.into[name]
+        found = values.weighted_sum(factors, place, self.together, torch.float64 if self.is_wide else None)
+        self.sums[name] = self.sums[name].add_(found) if name in self.sums else found
+
+
 @torch.no_grad()
 def _clip_and_sum_one_part(
     gradients: dict[str, PerRecordGradient],
@@ -280,12 +294,11 @@ def _clip_and_sum_one_part(
     clip_norm: float,
     clipping: str,
     observe: Callable[[Tensor, float], None] | None,
-    into: Weights | None,
-    together: int,
+    total: _Total,
     no_sync: bool,
-) -> Weights:
+) -> None:
     if not gradients:
-        return {}
+        return
     names, found = list(gradients), dict(gradients)
     tasks: list[Callable[[], Tensor | None]] = [partial(_squares, found[name]) for name in names]
     if no_sync:  # to ask whether it is needed would make the host wait
@@ -299,13 +312,12 @@ def _clip_and_sum_one_part(
     factors = _factors(terms, present, clip_norm, clipping)
     must_clean = not no_sync and not bool(terms.isfinite().all())  # 0 x inf is NaN
 
-    def weighted_sum(name: str) -> Tensor:
+    def add(name: str) -> None:
         values = gradients.pop(name)  # what is summed is let go: a large model has no room for both
         hold(values)
-        place = None if into is None else into[name]
-        return (values.finite() if must_clean else values).weighted_sum(factors, place, together)
+        total.add(name, values.finite() if must_clean else values, factors)
 
-    return dict(zip(names, side_by_side(weighted_sum, names), strict=True))
+    side_by_side(add, names)
 
 
 def _squares(values: PerRecordGradient) -> Tensor:

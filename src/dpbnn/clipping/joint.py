@@ -16,6 +16,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
+from dpbnn.clipping import adding_up
 from dpbnn.clipping.per_record import (
     LONGEST_FLOAT32_SUM,
     Dense,
@@ -24,6 +25,7 @@ from dpbnn.clipping.per_record import (
     combine,
     least_of_terms,
     placed,
+    type_of_sum,
 )
 
 __all__ = ["Joint", "is_one_product"]
@@ -81,15 +83,22 @@ class Joint:
         # The sum below is rounded per draw: a record whose draws cancel almost wholly counts by its draws.
         return torch.maximum(total, (least_of_terms(self.multipliers[0].dtype) * largest).square())
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:
+    def weighted_sum(
+        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """``[2, *shape]``: in the mean, and in the spread. Draws that cancel do so in float64."""
         if len(self.terms) == 1:
-            total = self.terms[0].weighted_sum(factors, None, together)
+            total = self.terms[0].weighted_sum(factors, None, together, dtype if out is None else out.dtype)
             return placed(torch.stack([total, total * self.multipliers[0]]), out)
-        sums = [_wide(term).weighted_sum(factors, None, together) for term in self.terms]
+        some = adding_up.slices(len(factors), 2 * len(self.terms) + 1, together or len(factors))
+        both = reduce(Tensor.add_, (self._in_float64(own, factors[own]) for own in some))
+        return placed(both.to(type_of_sum(self.multipliers[0], out, dtype)), out)
+
+    def _in_float64(self, some: slice, factors: Tensor) -> Tensor:
+        """The sum over some of the records, whose draws cancel at once."""
+        sums = [_wide(term, some).weighted_sum(factors) for term in self.terms]
         in_spread = [values * m for values, m in zip(sums, self.multipliers, strict=True)]
-        both = torch.stack([torch.stack(sums).mean(dim=0), torch.stack(in_spread).mean(dim=0)])
-        return placed(both.to(self.multipliers[0].dtype), out)
+        return torch.stack([torch.stack(sums).mean(dim=0), torch.stack(in_spread).mean(dim=0)])
 
     def finite(self) -> "Joint":  # noqa: D102 - the protocol says it, here and below
         if len(self.terms) == 1:
@@ -109,5 +118,5 @@ def _directions(term: Outer) -> tuple[Tensor, Tensor, Tensor]:
     return a / sizes[0][:, None].to(a.dtype), b / sizes[1][:, None].to(b.dtype), sizes[0] * sizes[1]
 
 
-def _wide(term: Outer) -> Outer:
-    return Outer(term.inputs.double(), term.output_gradients.double(), term.shape)
+def _wide(term: Outer, some: slice) -> Outer:
+    return Outer(term.inputs[some].double(), term.output_gradients[some].double(), term.shape)

@@ -17,7 +17,6 @@ References: Goodfellow 2015 (arXiv 1510.01799) for one position; Li et al. 2022 
 Bu et al. 2023 (arXiv 2210.00038) for choosing between them by cost.
 """
 
-import math
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Protocol
@@ -38,6 +37,7 @@ __all__ = [
     "least_of_terms",
     "placed",
     "row_norms",
+    "type_of_sum",
 ]
 
 ROUNDING_SHARE = 5e-5
@@ -59,11 +59,14 @@ class PerRecordGradient(Protocol):
         """``|g_i|^2`` for each record i, in float64."""
         ...
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:
+    def weighted_sum(
+        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """``sum_i factors_i g_i``, in the parameter's shape; records with factor zero must hold finite numbers.
 
         `out` is where it is to lie, if it matters; `together` how many records are added up in all, if these are not
-        all of them.
+        all of them. It is in the type of `out`, else in `dtype`, else in that of the gradients; what is asked for in
+        float64 is not rounded to less on its way, if there are many records.
         """
         ...
 
@@ -89,10 +92,13 @@ class Dense:
             return fused.squares(rows)
         return (row_norms(rows) if self.norms is None else self.norms).square()
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:  # noqa: D102
+    def weighted_sum(  # noqa: D102
+        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
         if fused.is_used_for(self.values):
-            return fused.weighted_sum(self.values, factors, out)
-        return placed(adding_up.of_rows(self.values, factors, together or len(factors)), out)
+            return fused.weighted_sum(self.values, factors, out, dtype)
+        wanted = type_of_sum(self.values, out, dtype)
+        return placed(adding_up.of_rows(self.values, factors, together or len(factors), wanted), out)
 
     def finite(self) -> "Dense":  # noqa: D102
         return self if fused.is_used_for(self.values) else Dense(_finite(self.values))
@@ -152,15 +158,20 @@ class Outer:
         pairs = ((a.double(), g.double()) for a, g in parts)
         return torch.cat([((a @ a.mT) * (g @ g.mT)).sum(dim=(1, 2, 3)) for a, g in pairs])
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:  # noqa: D102
-        groups, positions, d = self.inputs.shape[1:]
+    def weighted_sum(  # noqa: D102
+        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        groups, _, d = self.inputs.shape[1:]
         p = self.output_gradients.shape[3]
-        has_place = out is not None and groups == 1 and out.dtype == self.inputs.dtype and out.is_contiguous()
-        total = out.view(1, p, d) if out is not None and has_place else self.inputs.new_empty(groups, p, d)
-        count = (together or len(factors)) if positions == 1 else math.inf
-        adding_up.of_products(self.inputs, self.output_gradients, factors, count, total)
+        wanted = type_of_sum(self.output_gradients, out, dtype)
+        added_in = torch.float64 if wanted == torch.float64 else self.inputs.dtype
+        has_place = out is not None and groups == 1 and out.dtype == added_in and out.is_contiguous()
+        total = (
+            out.view(1, p, d) if out is not None and has_place else self.inputs.new_empty(groups, p, d, dtype=added_in)
+        )
+        adding_up.of_products(self.inputs, self.output_gradients, factors, together or len(factors), total)
         if out is None:
-            return total.to(self.output_gradients.dtype).view(self.shape)
+            return total.to(wanted).view(self.shape)
         return out if has_place else placed(total.view(self.shape), out)
 
     def finite(self) -> "Outer":  # noqa: D102
@@ -206,9 +217,11 @@ class Rows:
         squares = row_norms(self.values).square()
         return squares.new_zeros(self.num_records).index_add_(0, self.records, squares)
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:  # noqa: D102
-        dtype = adding_up.type_for(self.values.dtype, together or len(factors))
-        return placed(self.total(factors, dtype).to(self.values.dtype), out)
+    def weighted_sum(  # noqa: D102
+        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        added_in = adding_up.type_for(self.values.dtype, together or len(factors))
+        return placed(self.total(factors, added_in).to(type_of_sum(self.values, out, dtype)), out)
 
     def total(self, factors: Tensor, dtype: torch.dtype) -> Tensor:
         """``sum_i factors_i g_i``, added up in this type."""
@@ -235,8 +248,10 @@ class Reordered:
     def squared_norms(self) -> Tensor:  # noqa: D102
         return self.values.squared_norms()
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:  # noqa: D102
-        total = self.values.weighted_sum(factors, None, together)
+    def weighted_sum(  # noqa: D102
+        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        total = self.values.weighted_sum(factors, None, together, dtype if out is None else out.dtype)
         return placed(total.permute(self.axes).reshape(self.shape), out)
 
     def finite(self) -> "Reordered":  # noqa: D102
@@ -289,6 +304,11 @@ def least_of_terms(dtype: torch.dtype) -> float:
     Never less than in float32: what is float64 already has no wider type to be measured and summed in.
     """
     return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps) / ROUNDING_SHARE
+
+
+def type_of_sum(values: Tensor, out: Tensor | None, dtype: torch.dtype | None) -> torch.dtype:
+    """The type that the sum of these values is wanted in."""
+    return dtype or values.dtype if out is None else out.dtype
 
 
 def placed(values: Tensor, out: Tensor | None) -> Tensor:

@@ -8,6 +8,7 @@ Nothing of the table's size is written out for any record: a table of 50257 x 76
 """
 
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from dpbnn.clipping.per_record import (
     least_of_terms,
     placed,
     row_norms,
+    type_of_sum,
 )
 
 __all__ = ["Tied", "combined"]
@@ -54,12 +56,21 @@ class Tied:
         a, g = self.product.inputs.double().flatten(1), self.product.output_gradients.double().flatten(1)
         return a.square().sum(dim=1) * g.square().sum(dim=1)
 
-    def weighted_sum(self, factors: Tensor, out: Tensor | None = None, together: int | None = None) -> Tensor:
-        """Both in float64, and rounded once: they may cancel within a record."""
-        product, rows = self.product, self.rows
-        total = adding_up.in_float64(product.inputs, product.output_gradients, factors).view(product.shape)
-        total += rows.total(factors, torch.float64)
-        return placed(total.to(rows.values.dtype), out)
+    def weighted_sum(
+        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Both in float64, and rounded once at most: they may cancel within a record."""
+        some = adding_up.slices(len(factors), self.product.inputs.shape[2] + 1, together or len(factors))
+        total = reduce(Tensor.add_, (self._in_float64(own, factors, together or len(factors)) for own in some))
+        return placed(total.to(type_of_sum(self.rows.values, out, dtype)), out)
+
+    def _in_float64(self, some: slice, factors: Tensor, together: int) -> Tensor:
+        """The sum over some of the records, whose two parts cancel at once."""
+        a, g = self.product.inputs[some], self.product.output_gradients[some]
+        own = torch.zeros_like(factors)  # which rows are whose is not asked: a GPU would have to wait for the answer
+        own[some] = factors[some]
+        total = adding_up.in_float64(a, g, factors[some], together).view(self.product.shape)
+        return total.add_(self.rows.total(own, torch.float64))
 
     def finite(self) -> "Tied":  # noqa: D102
         return Tied(self.product.cleaned(), self.rows.finite())

@@ -216,7 +216,8 @@ class RecordedSteps:
 
         def clip(run: tuple[Work, Any, Weights, Part]) -> None:
             work, state, sums, (x, y, present) = run
-            how = {"into": sums} if is_all else {"together": self._sizes.together}
+            onto = sums if self._sizes.adds_up else None
+            how = {"into": sums} if is_all else {"together": self._sizes.together, "onto": onto}
             clipped = work.clipped(state, step, x, y, present=present, masks=self._masks, no_sync=True, **how)
             for name, total in sums.items():
                 if clipped.gradients[name] is not total:

@@ -1,0 +1,199 @@
+"""Batches in many parts: no sum on the way to the noise is stored in float32, whatever form gradients have.
+
+Every sum here is exact in float64, and so the difference that a record makes must be its contribution to the last bit.
+"""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import dpbnn
+from dpbnn.clipping import check_model, clip_and_sum, deferred, gradient
+from dpbnn.clipping.deferred import Deferred
+from dpbnn.clipping.gradient import LARGEST_PART
+from dpbnn.clipping.joint import Joint
+from dpbnn.clipping.per_record import Dense, Outer, Reordered, Rows
+from dpbnn.clipping.tied import Tied
+from dpbnn.types import Draws
+
+LIKELIHOOD = dpbnn.HomoscedasticGaussian(noise_std=1.0)
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])]
+COUNTS = [20_000, 65_536, pytest.param(262_144, marks=pytest.mark.slow)]
+
+
+def that_round_both_ways(count, part=LARGEST_PART):
+    """Values of which each `part` in a row sum to a little more than half of float32's last bit; one on, to less."""
+    parts, half = count // part, 2.0 ** (math.floor(math.log2(0.99 * part)) - 24)
+    little = min(2.0**-20, half / 8)
+    step = little * torch.arange(parts, dtype=torch.float64)
+    values = torch.full((parts, part), round(0.98999 * 2**12) / 2**12, dtype=torch.float64)
+    values[:, 0], values[:, 1] = round(0.99499 / little) * little - 2 * step, 0.875 + 2 * step
+    values[:, 2] = 0.5
+    values[:, 2] += half + little - values.sum(1) % (2 * half)
+    return torch.cat([values.flatten(), torch.full((count - parts * part,), 0.5, dtype=torch.float64)])
+
+
+class SharedTable(nn.Module):
+    """Looked up in one half, multiplied with in the other; both halves of the gradient are in its first number."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(2, 1), nn.Linear(1, 2, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, x):
+        looked_up = self.table(torch.zeros_like(x, dtype=torch.long))[:, 0] * x / 2
+        return looked_up + self.head(x / 2)[:, :1]
+
+
+class OnlyBias(nn.Linear):
+    def __init__(self):
+        super().__init__(1, 1)
+        self.weight.requires_grad_(False)
+
+
+def flat(*layers):
+    return nn.Sequential(*layers, nn.Flatten())
+
+
+def at_zero(draws):
+    """All draws at zero, where a gradient is minus the target; nothing in the spread."""
+    return lambda weights: Draws((weights,) * draws, (weights,) * draws)
+
+
+FORMS = {
+    "dense": (OnlyBias, (1,), Dense),
+    "outer": (lambda: nn.Linear(1, 1, bias=False), (1,), Outer),
+    "outer over positions": (lambda: flat(nn.Linear(8, 8, bias=False)), (2, 8), Outer),
+    "deferred": (lambda: flat(nn.Linear(8, 8, bias=False)), (3, 8), Deferred),
+    "rows": (lambda: flat(nn.Embedding(2, 1)), (), Rows),
+    "reordered products": (lambda: flat(nn.Conv1d(1, 1, 1, bias=False)), (1, 1), Reordered),
+    "reordered and written out": (lambda: flat(nn.Conv1d(1, 1, 2, bias=False)), (1, 3), Reordered),
+    "tied": (SharedTable, (1,), Tied),
+    "joint, one draw": (lambda: nn.Linear(1, 1, bias=False), (1,), Joint),
+    "joint, two draws": (lambda: nn.Linear(1, 1, bias=False), (1,), Joint),
+}
+WHERE = {"joint, one draw": at_zero(1), "joint, two draws": at_zero(2)}
+
+
+def case(name, values, device="cpu"):
+    """A checked model at zero, and records of which each has one of the values as its gradient, in the first number."""
+    make, shape, _ = FORMS[name]
+    model = make().to(device)
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    if name == "rows":
+        x = torch.zeros(len(values), 1, dtype=torch.long)
+    else:
+        x = torch.zeros(len(values), *shape)
+        x.view(len(values), -1)[:, 0] = 1
+    x = x.to(device)
+    y = torch.zeros(len(values), model(x[:1]).shape[1])
+    y[:, 0] = -values
+    assert torch.equal(-y[:, 0].double(), values)
+    checked = check_model(model, LIKELIHOOD, x, y.to(device))
+    return checked, WHERE.get(name, lambda weights: weights)(checked.objective.model_weights()), x, y.to(device)
+
+
+def moved(checked, where, x, y, **how):
+    """How far the first record moves the sum, in all numbers together."""
+    sums = [clip_and_sum(checked, where, *part, 1.0, **how).gradients for part in ((x, y), (x[1:], y[1:]))]
+    assert all(values.dtype == torch.float64 for values in sums[0].values())
+    return sum(float((sums[0][name] - sums[1][name]).abs().sum()) for name in sums[0])
+
+
+@pytest.fixture
+def forms_seen(monkeypatch):
+    """The forms whose sums were taken; a linear layer on positions waits, however little there is of it."""
+    seen, add = set(), gradient._Total.add
+    monkeypatch.setattr(deferred, "SMALL", 0)
+    monkeypatch.setattr(deferred, "MOST_ON_CUDA", 0)
+
+    def noted(total, name, values, factors):
+        seen.add(type(values))
+        add(total, name, values, factors)
+
+    monkeypatch.setattr(gradient._Total, "add", noted)
+    return seen
+
+
+@pytest.mark.parametrize("part", [64, 512, LARGEST_PART])
+@pytest.mark.parametrize("count", [20_000, 65_536, 262_144])
+def test_stored_in_float32_the_sums_of_parts_would_have_moved(count, part):
+    """The cases are hard enough to catch the mistake: from 65,536 records on it takes most of the room for rounding."""
+    values = that_round_both_ways(count, part)
+    stored = [sum(some.sum().float().double() for some in own.split(part)) for own in (values, values[1:])]
+    excess = float(stored[0] - stored[1] - values[0])
+    assert excess > 0.7 * count * 2.0**-24
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("name", FORMS)
+def test_a_record_moves_the_sum_by_what_it_contributes_in_every_form(name, count, device, forms_seen):
+    values = that_round_both_ways(count)
+    assert moved(*case(name, values, device)) == float(values[0])
+    assert FORMS[name][2] in forms_seen
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_record_moves_the_sum_by_what_it_contributes_by_vmap(count, device):
+    checked, *rest = case("outer", values := that_round_both_ways(count), device)
+    assert moved(type(checked)(**vars(checked) | {"engine": "vmap"}), *rest) == float(values[0])
+
+
+@pytest.mark.slow
+def test_a_record_moves_the_sum_by_what_it_contributes_one_by_one():
+    checked, *rest = case("outer", values := that_round_both_ways(20_000))
+    assert moved(type(checked)(**vars(checked) | {"engine": "loop"}), *rest) == float(values[0])
+
+
+@pytest.mark.parametrize("name", ["dense", "outer", "rows", "joint, two draws"])
+@pytest.mark.parametrize(
+    ("count", "size"),
+    [(20_000, 64), (65_536, 512), pytest.param(262_144, 512, marks=pytest.mark.slow)],
+)
+def test_a_record_moves_the_sum_by_what_it_contributes_in_micro_batches(name, count, size):
+    values = that_round_both_ways(count, size)
+    assert moved(*case(name, values), micro_batch_size=size) == float(values[0])
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_batch_that_may_be_large_is_not_rounded_when_it_is_small(name):
+    """The noise of such a run is added in float64, also where one part is all of the batch."""
+    values = that_round_both_ways(LARGEST_PART)
+    checked, where, x, y = case(name, values)
+    (sums,) = clip_and_sum(checked, where, x, y, 1.0, in_float64=True).gradients.values()
+    assert float(sums.abs().sum()) == float(values.sum())
+    into = {name: torch.full_like(sums, math.nan) for name in checked.objective.model_weights()}
+    (again,) = clip_and_sum(checked, where, x, y, 1.0, in_float64=True, into=into).gradients.values()
+    assert again is next(iter(into.values()))
+    assert torch.equal(again, sums)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_parts_are_added_onto_the_sums_of_those_before(name):
+    values = that_round_both_ways(2 * 512, 512)
+    checked, where, x, y = case(name, values)
+    onto = {key: v.double() for key, v in clip_and_sum(checked, where, x[:0], y[:0], 1.0).gradients.items()}
+    for part in (slice(0, 512), slice(512, 1024)):
+        found = clip_and_sum(checked, where, x[part], y[part], 1.0, onto=onto, together=10_000).gradients
+        assert all(found[key] is onto[key] for key in onto)
+    assert sum(float(total.abs().sum()) for total in onto.values()) == float(values.sum())
+
+
+def test_a_batch_of_few_records_in_parts_is_stored_in_float32_once():
+    """Each part's sum, in float32, would carry the whole over half of the last bit."""
+    values = that_round_both_ways(LARGEST_PART, 512)
+    last_bit = 2.0**-12
+    values[5] += last_bit / 2 - 2.0**-16 - values.sum() % last_bit
+    stored = sum(some.sum().float().double() for some in values.split(512))
+    assert stored.float() != values.sum().float()
+    checked, where, x, y = case("outer", values)
+    (found,) = clip_and_sum(checked, where, x, y, 1.0, micro_batch_size=512).gradients.values()
+    assert found.dtype == torch.float32
+    assert float(found) == float(values.sum().float())
