@@ -136,7 +136,8 @@ def test_stored_in_float32_the_sums_of_parts_would_have_moved(count, part):
 def test_a_record_moves_the_sum_by_what_it_contributes_in_every_form(name, count, device, forms_seen):
     values = that_round_both_ways(count)
     assert moved(*case(name, values, device)) == float(values[0])
-    assert FORMS[name][2] in forms_seen
+    if device == "cpu" or name != "outer over positions":  # which a GPU writes out, or defers
+        assert FORMS[name][2] in forms_seen
 
 
 @pytest.mark.parametrize("device", DEVICES)
