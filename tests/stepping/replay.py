@@ -89,6 +89,8 @@ class Captured(ThreadMode):
         kwargs = kwargs or {}
         if WAITING.intersection(func.tags):
             raise NotRecordable(f"{func} makes the host wait for the device")
+        if func is torch.ops.aten.lift_fresh.default:
+            raise NotRecordable("numbers of the host become a tensor, which a CUDA graph cannot copy to the device")
         generator = kwargs.get("generator")
         if generator is not None and generator not in self.generators:
             self.generators[generator] = generator.get_state()

@@ -6,6 +6,7 @@ Python, so that whatever a capture leaves to Python shows here too.
 
 from dataclasses import replace
 from functools import cache
+from itertools import cycle
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from dpbnn.records import ResidentRecords
 from dpbnn.stepping import EagerSteps, RecordedSteps, feeds
 from dpbnn.stepping.graphs import SharedNoise
 from dpbnn.training import prepared
+from tests.combinations import makers
 from tests.methods.test_contract import CASES, STEPS
 from tests.stepping.replay import Again, Replays
 
@@ -43,24 +45,25 @@ def _large(request, monkeypatch):
         monkeypatch.setattr(feeds, "LARGE", 1)
 
 
-def run_of(method, batch, clipping, device, seed=3):
+def run_of(method, batch, clipping, device, seed=3, likelihood="Categorical"):
     """A run, ready to begin. Masks are drawn for padding too, with dropout every batch is all of them."""
     torch.manual_seed(0)
     draws_masks = isinstance(method, dpbnn.MCDropout)
     n = 16 * (batch["n"] // 16) if draws_masks else batch["n"]
-    x, y = torch.randn(n, 5), torch.randint(3, (n,))
+    targets = makers.targets_of(likelihood)
+    x, y = torch.randn(n, 5), targets.made(n, torch.Generator().manual_seed(0))
     levels = {"clip_norm": ((0.5, 6), (1.0, 6)), "noise_multiplier": ((2.0, 3), (1.0, 9))}
     size = n if draws_masks else batch["batch"]
     plan = dpbnn.PrivacyPlan(n, size, STEPS, **levels, delta=1e-5, clipping=clipping)
     micro = batch.get("micro_batch_size")
     execution = dpbnn.Execution(micro_batch_size=16 if draws_masks and micro else micro)
     run = prepared(
-        network(draws_masks, device),
+        network(draws_masks, device, targets.outputs),
         x,
         y,
         method,
         plan,
-        dpbnn.Categorical(),
+        makers.make_likelihood(likelihood),
         seed,
         execution=execution,
         unsafe_seed=seed,
@@ -73,10 +76,10 @@ def run_of(method, batch, clipping, device, seed=3):
 
 
 @cache
-def network(draws_masks, device):
+def network(draws_masks, device, outputs):
     torch.manual_seed(0)
     middle = nn.Dropout(0.3) if draws_masks else nn.Identity()
-    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), middle, Bare(6, 3)).to(device)
+    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), middle, Bare(6, outputs)).to(device)
 
 
 class Bare(nn.Module):
@@ -105,6 +108,12 @@ def taken(steps, position, count, both):
 
 def recorder_for(device):
     return Replays() if device == "cpu" else None
+
+
+def assert_same_releases(first, second):
+    for one, other in zip(first, second, strict=True):
+        for name in one:
+            torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-4)
 
 
 def assert_same_posterior(method, first, second):
@@ -143,9 +152,8 @@ def test_captured_steps_are_the_eager_ones(method, batch, clipping, count, devic
         steps = RecordedSteps([again.work], [again.state], 0, recorder)
         released, reached = taken(steps, again, count, both)
         assert steps.how != EagerSteps.how
-        for one, other in zip(expected, released, strict=not both):
-            for name in one:
-                torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-4)
+        if not both:
+            assert_same_releases(expected, released)
         assert_same_posterior(method, state, reached)
         if recorder is not None:
             assert recorder.replayed > recorder.recorded / 2
@@ -169,6 +177,27 @@ def test_captured_runs_of_a_sweep_are_the_eager_ones(method, batch, clipping, co
     assert together.how != EagerSteps.how
     for one, other in zip(states, reached, strict=True):
         assert_same_posterior(method, one, other)
+
+
+def likelihoods_and_priors():
+    """Every one that is registered, of either."""
+    likelihoods, priors = list(makers.likelihood_forms()), makers.prior_kinds()
+    pairs = zip(cycle(likelihoods), cycle(priors), range(max(len(likelihoods), len(priors))), strict=False)
+    return [(likelihood, prior) for likelihood, prior, _ in pairs]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("likelihood", "prior"), likelihoods_and_priors())
+def test_every_likelihood_and_every_prior_is_captured_as_it_is_run(likelihood, prior, device):
+    method = dpbnn.SGLD(1e-3, prior=makers.make_prior(prior))
+    how = method, BATCHES["one part"], "flat", device, 3, likelihood
+    expected, state = taken(EagerSteps((first := run_of(*how)).work, 0), first, FEW_STEPS, both=False)
+    again = run_of(*how)
+    steps = RecordedSteps([again.work], [again.state], 0, recorder_for(device))
+    released, reached = taken(steps, again, FEW_STEPS, both=False)
+    assert steps.how != EagerSteps.how
+    assert_same_releases(expected, released)
+    assert_same_posterior(method, state, reached)
 
 
 def works_and_states(positions):

@@ -67,7 +67,9 @@ class HomoscedasticGaussian(Likelihood):
         return _too_narrow(self, clip_norm) if self.noise_std is None else []
 
     def _log_std(self, like: Tensor, weights: Weights) -> Tensor:
-        return weights["likelihood.log_std"] if self.noise_std is None else like.new_tensor(math.log(self.noise_std))
+        if self.noise_std is None:
+            return weights["likelihood.log_std"]
+        return like.new_full((), math.log(self.noise_std))  # filled on the device: a CUDA graph copies no host number
 
 
 @dataclass(frozen=True)
