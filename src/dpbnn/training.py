@@ -16,7 +16,6 @@ from dpbnn import _validate, guard
 from dpbnn._warn import warn
 from dpbnn.checkpoint import Checkpoint, Saved, current_environment, digests_of, opened
 from dpbnn.clipping import check_model
-from dpbnn.clipping.objective import wide
 from dpbnn.diagnostics import Diagnostics
 from dpbnn.draft import Draft
 from dpbnn.execution import Execution
@@ -150,6 +149,7 @@ def prepared(
     own_seed = derived_seed(None) if seed is None else _validate.whole_number("seed", seed, at_least=0)
     diagnostics = Diagnostics(unsafe_diagnostics)
     work = Work(checked, records, method, plan, execution, diagnostics, randomness, own_seed)
+    work.refuse_inexact_sums()
     return Run(work, advice)
 
 
@@ -210,7 +210,7 @@ class Run:
         ledger = Ledger(self.work.plan) if ledger is None else ledger
         if folder is not None and (saved := folder.resumed()) is not None:
             return self._resume(saved, folder, ledger)
-        position = Position(self.work, _initial_state(self.work), ledger, {})
+        position = Position(self.work, self.work.initial_state(), ledger, {})
         if folder is not None:
             position = replace(position, digests=_digests(self.work), environment=_environment(self.work))
             _save(position, folder)
@@ -279,7 +279,7 @@ class Run:
     def _resume(self, saved: Saved, folder: Checkpoint, ledger: Ledger) -> Position:
         work = replace(self.work, randomness=Randomness(saved.key, saved.source), seed=saved.state["seed"])
         folder.check(saved, _digests(work))
-        state = work.method.restored(_initial_state(work), saved.state["method"])
+        state = work.method.restored(work.initial_state(), saved.state["method"])
         ledger.resume(folder.charges())
         now, how = _environment(work), saved.state["how"]
         position = Position(work, state, ledger, saved.digests, now, how, saved.step)
@@ -309,11 +309,6 @@ def _with_fresh_key(position: Position, folder: Checkpoint) -> Position:
             f"draws fresh noise: {again} steps are charged again, and the run ends that many steps short."
         )
     return position
-
-
-def _initial_state(work: Work) -> Any:
-    weights = work.checked.objective.model_weights() | work.checked.likelihood_weights
-    return work.method.init({name: wide(values) for name, values in weights.items()}, work.plan, work.seed)
 
 
 def _save(position: Position, folder: Checkpoint) -> None:

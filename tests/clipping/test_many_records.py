@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import dpbnn
+from dpbnn.audit.rounding import that_round_both_ways
 from dpbnn.clipping import check_model, clip_and_sum, deferred, gradient
 from dpbnn.clipping.deferred import Deferred
 from dpbnn.clipping.gradient import LARGEST_PART
@@ -22,18 +23,6 @@ LIKELIHOOD = dpbnn.HomoscedasticGaussian(noise_std=1.0)
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])]
 COUNTS = [20_000, 65_536, pytest.param(262_144, marks=pytest.mark.slow)]
-
-
-def that_round_both_ways(count, part=LARGEST_PART):
-    """Values of which each `part` in a row sum to a little more than half of float32's last bit; one on, to less."""
-    parts, half = count // part, 2.0 ** (math.floor(math.log2(0.99 * part)) - 24)
-    little = min(2.0**-20, half / 8)
-    step = little * torch.arange(parts, dtype=torch.float64)
-    values = torch.full((parts, part), round(0.98999 * 2**12) / 2**12, dtype=torch.float64)
-    values[:, 0], values[:, 1] = round(0.99499 / little) * little - 2 * step, 0.875 + 2 * step
-    values[:, 2] = 0.5
-    values[:, 2] += half + little - values.sum(1) % (2 * half)
-    return torch.cat([values.flatten(), torch.full((count - parts * part,), 0.5, dtype=torch.float64)])
 
 
 class SharedTable(nn.Module):
@@ -198,3 +187,31 @@ def test_a_batch_of_few_records_in_parts_is_stored_in_float32_once():
     (found,) = clip_and_sum(checked, where, x, y, 1.0, micro_batch_size=512).gradients.values()
     assert found.dtype == torch.float32
     assert float(found) == float(values.sum().float())
+
+
+def fit_large(batch_size, method, micro_batch_size=None):
+    """Layers that are wide for their 20 positions, whose products are not written out for each record."""
+    model = nn.Sequential(nn.Linear(128, 128), nn.Flatten(), nn.Linear(2560, 1))
+    model[2].requires_grad_(False)
+    plan = dpbnn.PrivacyPlan(10 * batch_size, batch_size, 1, 1.0, 1.0, 1e-5)
+    execution = dpbnn.Execution(micro_batch_size=micro_batch_size)
+    how = {"plan": plan, "likelihood": LIKELIHOOD, "execution": execution, "progress": False}
+    return dpbnn.fit(model, torch.zeros(3, 20, 128), torch.zeros(3, 1), method=method, **how)
+
+
+@pytest.mark.parametrize(
+    ("method", "batch_size", "micro_batch_size", "cure"),
+    [
+        (dpbnn.SGD(0.1), 200_000_000, None, "fewer records, or fewer positions"),
+        (dpbnn.SGD(0.1), 6_000_000, 1, "fewer parts"),
+        (dpbnn.BBP(0.1, form="joint", num_draws=2), 200_000_000, None, "fewer parts"),
+    ],
+)
+def test_a_batch_that_could_not_be_added_up_exactly_is_refused_before_anything_is_spent(
+    method, batch_size, micro_batch_size, cure
+):
+    """By the plan alone: also with a few records, whose batches would all be small."""
+    with dpbnn.BudgetAccountant(10.0, 1e-4) as budget, pytest.raises(dpbnn.DpbnnError, match=cure):
+        fit_large(batch_size, method, micro_batch_size)
+    assert budget.spent() == (0.0, 0.0)
+    fit_large(40_000, method)

@@ -95,11 +95,11 @@ def slices(records: int, terms: int, together: int) -> list[slice]:
 
 
 def _at_a_time(records: int, terms: int, together: int) -> int:
-    """So few that ``n T (k + 2 r m) u`` stays within its share."""
+    """So few that ``n T (k + 2 r m) u`` stays within its share, for any part: what is refused is so for every batch."""
     if terms <= 1:
         return max(1, records)
     allowed = SHARE / 2 / (torch.finfo(torch.float64).eps / 2 * max(1, together) * terms)
-    at_a_time = int((allowed - records) / (2 * MOST_CANCELLING))
+    at_a_time = int((allowed - min(MANY, max(records, together))) / (2 * MOST_CANCELLING))
     if at_a_time < 1:
         raise DpbnnError(
             "A batch must have fewer records, or fewer positions in each, for its sum to be exact enough, got too "

@@ -8,8 +8,11 @@ from torch import Tensor
 
 from dpbnn.clipping import CheckedModel, clip_and_sum
 from dpbnn.clipping.gradient import LARGEST_PART
+from dpbnn.clipping.made_up import made_up_records
+from dpbnn.clipping.objective import wide
 from dpbnn.diagnostics import Diagnostics
 from dpbnn.execution import Execution
+from dpbnn.generators import Generators, drawing_from
 from dpbnn.methods import Method
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.randomness import Randomness
@@ -44,6 +47,11 @@ class Work:
         return max(self.plan.dataset_size, len(self.records))
 
     @property
+    def largest_batch(self) -> int:
+        """How many records a batch has at most, as far as settings and memory are chosen for it."""
+        return largest_batch(self.size_for_memory, self.plan.sampling_rate)
+
+    @property
     def sampler(self) -> PoissonSampler:
         """Draws the batches."""
         return PoissonSampler(len(self.records), self.plan.sampling_rate, self.randomness)
@@ -59,9 +67,28 @@ class Work:
             clipping=self.plan.clipping,
             micro_batch_size=self.execution.micro_batch_size,
             precision=self.execution.precision,
-            in_float64=largest_batch(self.size_for_memory, self.plan.sampling_rate) > LARGEST_PART,
+            in_float64=self.largest_batch > LARGEST_PART,
             **how,
         )
+
+    def initial_state(self) -> Any:
+        """The method's, at the model's weights as they are."""
+        weights = self.checked.objective.model_weights() | self.checked.likelihood_weights
+        return self.method.init({name: wide(values) for name, values in weights.items()}, self.plan, self.seed)
+
+    def refuse_inexact_sums(self) -> None:
+        """Refuse, before the first step, a largest batch whose sum could not be exact enough.
+
+        That depends on the form of the gradients, which those of one synthetic record show.
+        """
+        if self.largest_batch <= LARGEST_PART:
+            return
+        x, y = (part.to(self.device) for part in self.records.empty)
+        state = self.initial_state()
+        with drawing_from(Generators.seeded(0)):
+            x, y = made_up_records(self.checked.objective, x, y, 1, self.checked.num_outputs)
+            self.method.begin_step(state, 0)
+            self.clipped(state, 0, x, y, together=self.largest_batch)
 
     @property
     def draws_when_read(self) -> bool:
