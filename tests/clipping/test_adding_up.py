@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 import dpbnn
+from dpbnn.audit.rounding import that_round_both_ways
 from dpbnn.clipping import adding_up, clipped_gradient_sum
 from dpbnn.clipping.gradient import LARGEST_PART, ROUNDING_ROOM
 from dpbnn.clipping.joint import Joint
 from dpbnn.clipping.per_record import LONGEST_FLOAT32_SUM, ROUNDING_SHARE, Dense, Outer, Rows, least_of_terms
 from dpbnn.clipping.tied import Tied
-from tests.clipping.test_many_records import that_round_both_ways
 
 LIKELIHOOD = dpbnn.HomoscedasticGaussian(noise_std=1.0)
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import dpbnn
+from dpbnn.audit.rounding import that_round_both_ways
 from dpbnn.clipping import adding_up, check_model, clip_and_sum, fused
 from dpbnn.clipping.book_keeping import Recording
 from dpbnn.clipping.deferred import Deferred
@@ -16,7 +17,7 @@ from dpbnn.clipping.joint import Joint
 from dpbnn.clipping.per_record import Dense, Outer, Reordered, Rows
 from dpbnn.clipping.tied import Tied
 from dpbnn.types import Draws
-from tests.clipping.test_many_records import case, moved, that_round_both_ways
+from tests.clipping.test_many_records import case, moved
 from tests.devices import KERNEL_DEVICES
 
 pytest.importorskip("triton")

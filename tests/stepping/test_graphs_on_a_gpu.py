@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import dpbnn
+from dpbnn.audit.rounding import that_round_both_ways
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.stepping.graphs import Graphs, NotRecordable, SharedNoise
-from tests.clipping.test_many_records import that_round_both_ways
 from tests.stepping.test_recorded import sums_of
 
 pytestmark = pytest.mark.gpu

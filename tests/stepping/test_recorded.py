@@ -8,11 +8,11 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import dpbnn
+from dpbnn.audit.rounding import that_round_both_ways
 from dpbnn.records import ResidentRecords
 from dpbnn.stepping import EagerSteps, RecordedSteps
 from dpbnn.stepping.graphs import NotRecordable
 from dpbnn.training import prepared
-from tests.clipping.test_many_records import that_round_both_ways
 from tests.stepping.replay import Again, Replays
 
 METHODS = {

@@ -1,7 +1,8 @@
 """Whether a sum over many records is moved by more than the clip norm, because one record more rounds the others.
 
 A network of one weight, whose gradients all point the same way, so that sums get as large as they can. In float32 a sum
-over 2^18 records of norm C is off by up to C / 32, which is more than the room that clipping leaves.
+over 2^18 records of norm C is off by up to C / 32, which is more than the room that clipping leaves. That holds for the
+sum as a whole, and for the sums of the parts that a batch is taken in.
 """
 
 import math
@@ -14,15 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from dpbnn.audit.checks import Check
+from dpbnn.clipping.gradient import LARGEST_PART
 from dpbnn.likelihoods import HomoscedasticGaussian
 from dpbnn.methods import SGD
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.training import prepared
 
-__all__ = ["RoundingAudit", "audit_rounding"]
+__all__ = ["RoundingAudit", "audit_rounding", "that_round_both_ways"]
 
-CLIP_NORM = 0.7
-"""No power of two: sums would be rounded to multiples of it."""
+CLIP_NORMS = (0.7, 1.0)
+"""Of the two steps. The first is no power of two: sums of clipped records would be rounded to multiples of it."""
 IN_A_ROW, PLACES = 10, 4
 ROUNDING = 1e-6
 
@@ -48,31 +50,48 @@ def audit_rounding(records: int = 2**18) -> RoundingAudit:
     Guarantees:
         on code that is right the check does not fail
     """
-    level: Any = {"clip_norm": CLIP_NORM, "noise_multiplier": 1.0, "delta": 1e-5}
+    level: Any = {"clip_norm": [(norm, 1) for norm in CLIP_NORMS], "noise_multiplier": 1.0, "delta": 1e-5}
     model = nn.Linear(1, 1, bias=False, device="cuda" if torch.cuda.is_available() else None)
     nn.init.zeros_(model.weight)
-    plan = PrivacyPlan(dataset_size=records, batch_size=records, steps=1, **level)
+    plan = PrivacyPlan(dataset_size=records, batch_size=records, steps=2, **level)
     likelihood = HomoscedasticGaussian(1.0)
     run = prepared(model, torch.zeros(0, 1), torch.zeros(0, 1), SGD(1.0), plan, likelihood, seed=0)
     state, device = run.begin().state, next(model.parameters()).device
 
-    def total(gradients: Tensor) -> float:
+    def total(gradients: Tensor, step: int) -> float:
         targets = -gradients[:, None].to(device)
-        (moved,) = run.work.clipped(state, 0, torch.ones_like(targets), targets).gradients.values()
-        return float(moved.double())
+        (moved,) = run.work.clipped(state, step, torch.ones_like(targets), targets).gradients.values()
+        return float(moved.double()) / CLIP_NORMS[step]
 
-    totals = ([total(gradients) for gradients in neighbours] for neighbours in _hard(records))
-    furthest = max(abs(after - before) for row in totals for before, after in pairwise(row)) / CLIP_NORM
+    totals = ([total(gradients, step) for gradients in neighbours] for step, neighbours in _hard(records))
+    furthest = max(abs(after - before) for row in totals for before, after in pairwise(row))
     name = "rounding carries no record beyond the clip norm"
     return RoundingAudit(records, furthest, (Check(name, float(furthest <= 1 + ROUNDING)),))
 
 
-def _hard(records: int) -> Iterator[list[Tensor]]:
-    """Gradients of data sets, of which any two that follow one another differ by one record."""
-    yield [torch.ones(records + more) for more in range(IN_A_ROW)]
+def _hard(records: int) -> Iterator[tuple[int, list[Tensor]]]:
+    """A step, and gradients of data sets, of which any two that follow one another differ by one record."""
+    yield 0, [torch.ones(records + more) for more in range(IN_A_ROW)]
     large = 2 ** (int(math.log2(records)) - 1)
     tiny = torch.full((records - large,), -0.3 * large * 2.0**-23)
-    yield [torch.cat([torch.ones(large + more), tiny]) for more in (0, 1)]  # over a power of two, or not
-    others, one = 0.3 * CLIP_NORM + 0.7 * CLIP_NORM * torch.rand(records), torch.ones(1)
+    yield 0, [torch.cat([torch.ones(large + more), tiny]) for more in (0, 1)]  # over a power of two, or not
+    others, one = CLIP_NORMS[0] * (0.3 + 0.7 * torch.rand(records)), torch.ones(1)
     for place in range(0, records, records // PLACES):
-        yield [others, torch.cat([others[:place], one, others[place:]])]
+        yield 0, [others, torch.cat([others[:place], one, others[place:]])]
+    of_parts = that_round_both_ways(records).float()
+    yield 1, [of_parts[1:], of_parts]
+
+
+def that_round_both_ways(count: int, part: int = LARGEST_PART) -> Tensor:
+    """Values of which each `part` in a row sum to a little more than half of float32's last bit; one on, to less.
+
+    With the first of them, the float32 sum of every part rounds up; without it, down. None is above 0.995.
+    """
+    parts, half = count // part, 2.0 ** (math.floor(math.log2(0.99 * part)) - 24)
+    little = min(2.0**-20, half / 8)
+    step = little * torch.arange(parts, dtype=torch.float64)
+    values = torch.full((parts, part), round(0.98999 * 2**12) / 2**12, dtype=torch.float64)
+    values[:, 0], values[:, 1] = round(0.99499 / little) * little - 2 * step, 0.875 + 2 * step
+    values[:, 2] = 0.5
+    values[:, 2] += half + little - values.sum(1) % (2 * half)
+    return torch.cat([values.flatten(), torch.full((count - parts * part,), 0.5, dtype=torch.float64)])

@@ -152,8 +152,8 @@ def clip_for_each_layer(patch):
     original = gradient._clip_and_sum_one_part
 
     def planted(gradients, *arguments):
-        parts = [original({name: own}, *arguments) for name, own in dict(gradients).items()]
-        return {name: values for part in parts for name, values in part.items()}
+        for name, own in dict(gradients).items():
+            original({name: own}, *arguments)
 
     patch.setattr(gradient, "_clip_and_sum_one_part", planted)
 
@@ -229,9 +229,25 @@ def mixing_not_refused(patch):
     patch.setattr(trial.Trial, "agrees", lambda *_: True)  # or an engine is chosen in which records cannot meet
 
 
+def sums_in_float32(patch):
+    for module, name in ((gradient, "LARGEST_PART"), (work, "LARGEST_PART"), (adding_up, "MANY")):
+        patch.setattr(module, name, 2**30)
+
+
 def sums_in_a_row(patch):
     patch.setattr(adding_up, "SHARE", 1e9)
-    patch.setattr(gradient, "LARGEST_PART", 2**30)
+    sums_in_float32(patch)
+
+
+def parts_stored_in_float32(patch):
+    original = gradient._Total.add
+
+    def planted(self, name, values, factors):
+        own = gradient._Total({}, None, self.together, is_wide=False)
+        original(own, name, values, factors)
+        self.sums[name] = self.sums.get(name, 0) + own.sums[name].float().double()
+
+    patch.setattr(gradient._Total, "add", planted)
 
 
 BUGS = [
@@ -249,7 +265,8 @@ BUGS = [
         "divided by the size of the batch that came", of_the_batch_that_came(divided_by_the_batch_that_came), mechanism
     ),
     Bug("float32 cancellation in the norm", cancellation_in_the_norm, mechanism),
-    Bug("sums over many records in float32", lambda p: p.setattr(gradient, "LARGEST_PART", 2**30), rounding),
+    Bug("sums over many records in float32", sums_in_float32, rounding),
+    Bug("sums of the parts of a batch stored in float32", parts_stored_in_float32, rounding),
     Bug("records added up in a row in float32", sums_in_a_row, rounding),
     Bug("NaN let through", no_numbers_let_through, mechanism),
     Bug("records that see the mean of their batch", mixing_not_refused, mechanism_of_a_mixing_model),

@@ -108,12 +108,18 @@ def of_automatic_factors(change):
 def mean_and_spread_apart(patch):
     original = gradient._clip_and_sum_one_part
 
-    def planted(gradients, *how):
+    def planted(gradients, present, clip_norm, clipping, observe, total, no_sync):
+        how = present, clip_norm, clipping, observe
         if not any(isinstance(own, Joint) for own in gradients.values()):
-            return original(gradients, *how)
+            original(gradients, *how, total, no_sync)
+            return
         dense = {name: own.dense().values for name, own in dict(gradients).items()}
-        halves = [original({name: Dense(own[:, i]) for name, own in dense.items()}, *how) for i in (0, 1)]
-        return {name: torch.stack([half[name] for half in halves]) for name in dense}
+        halves = [replace(total, sums={}, into=None) for _ in range(2)]
+        for index, half in enumerate(halves):
+            original({name: Dense(own[:, index]) for name, own in dense.items()}, *how, half, no_sync)
+        for name in dense:
+            both = torch.stack([half.sums[name] for half in halves])
+            total.sums[name] = total.sums.get(name, 0) + both
 
     patch.setattr(gradient, "_clip_and_sum_one_part", planted)
 
