@@ -6,13 +6,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dpbnn.clipping import CheckedModel, clip_and_sum
+from dpbnn.clipping import CheckedModel, clip_and_sum, refuse_inexact_sums
 from dpbnn.clipping.gradient import LARGEST_PART
-from dpbnn.clipping.made_up import made_up_records
 from dpbnn.clipping.objective import wide
 from dpbnn.diagnostics import Diagnostics
 from dpbnn.execution import Execution
-from dpbnn.generators import Generators, drawing_from
 from dpbnn.methods import Method
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.randomness import Randomness
@@ -77,18 +75,20 @@ class Work:
         return self.method.init({name: wide(values) for name, values in weights.items()}, self.plan, self.seed)
 
     def refuse_inexact_sums(self) -> None:
-        """Refuse, before the first step, a largest batch whose sum could not be exact enough.
-
-        That depends on the form of the gradients, which those of one synthetic record show.
-        """
-        if self.largest_batch <= LARGEST_PART:
-            return
-        x, y = (part.to(self.device) for part in self.records.empty)
-        state = self.initial_state()
-        with drawing_from(Generators.seeded(0)):
-            x, y = made_up_records(self.checked.objective, x, y, 1, self.checked.num_outputs)
+        """Refuse, before the first step, a largest batch whose sum could not be exact enough."""
+        if self.largest_batch > LARGEST_PART:
+            state = self.initial_state()
             self.method.begin_step(state, 0)
-            self.clipped(state, 0, x, y, together=self.largest_batch)
+            x, y = (part.to(self.device) for part in self.records.empty)
+            refuse_inexact_sums(
+                self.checked,
+                self.method.weights(state, 0),
+                x,
+                y,
+                self.largest_batch,
+                micro_batch_size=self.execution.micro_batch_size,
+                precision=self.execution.precision,
+            )
 
     @property
     def draws_when_read(self) -> bool:
