@@ -7,12 +7,13 @@ INSTALLED := $(VENV)/.installed
 # Two workers with one thread each beat one worker with two on these small tests.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
-.PHONY: help install demo lint test test-slow test-gpu bench clean
+.PHONY: help install demo lint test test-slow test-long test-gpu bench clean
 
 help:
 	@echo "make demo       train a small private model and read its guarantee"
 	@echo "make test       linters, types and the fast tests"
 	@echo "make test-slow  the tests marked slow"
+	@echo "make test-long  what takes longer than both; writes tests/long/results.md"
 	@echo "make test-gpu   the tests marked gpu (needs a CUDA device)"
 	@echo "make bench      time and memory of everything that suits this machine (docs/speed.md)"
 
@@ -36,6 +37,9 @@ test: lint
 
 test-slow: $(INSTALLED)
 	$(PYTEST) -m "slow and not gpu"
+
+test-long: $(INSTALLED)
+	$(BIN)/python -m tests.long
 
 test-gpu: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m gpu

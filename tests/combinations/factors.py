@@ -131,6 +131,14 @@ def slow_cells() -> tuple[Cell, ...]:
     return tuple(cover(own, all_targets(own), fast_cells(), COSTLY))
 
 
+@cache
+def long_cells() -> tuple[Cell, ...]:
+    """What all of these leave open of all triples, and of the quadruples at the boundary."""
+    own = space()
+    wanted = [*targets(own, 4, BOUNDARY), *targets(own, 3, own.factors)]
+    return tuple(cover(own, wanted, [*fast_cells(), *slow_cells()], COSTLY))
+
+
 def fast_targets(own: Space) -> list[Target]:
     """What the fast cells cover."""
     return [*targets(own, 2, BOUNDARY), *targets(own, 1, own.factors)]
