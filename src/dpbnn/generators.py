@@ -14,7 +14,7 @@ of `drawing_from` whatever is drawn by this thread, and by it alone, comes from 
 A draw from a generator that is named in the call stays as it is.
 
 Guarantees:
-    Torch's default generators are neither read nor changed.
+    Inside, torch's default generators are neither read nor changed.
     Seeding the default generators, in any thread, changes nothing that is drawn inside.
     What draws in a way that cannot be redirected is refused.
 """
@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from dpbnn.by_formula import ByFormula
 from dpbnn.types import DpbnnError
 
-__all__ = ["Generators", "ThreadMode", "default_generators", "drawing_from", "without_fast_path"]
+__all__ = ["Generators", "ThreadMode", "default_generators", "drawing_from", "set_default_generators", "without_fast_path"]
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -106,6 +106,14 @@ def default_generators(device: torch.device) -> tuple[bytes, ...]:
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
     return tuple(state.numpy().tobytes() for state in states)
+
+
+def set_default_generators(device: torch.device, states: tuple[bytes, ...]) -> None:
+    """Bring them into the states that `default_generators` gave."""
+    cpu, *cuda = (torch.frombuffer(bytearray(state), dtype=torch.uint8) for state in states)
+    torch.default_generator.set_state(cpu)
+    for state in cuda:
+        torch.cuda.set_rng_state(state, device)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """A run that is resumed ends as if nothing had happened, or is refused."""
 
+import errno
 import json
 import os
 import stat
@@ -170,6 +171,23 @@ def test_a_folder_that_is_no_checkpoint_or_damaged_is_refused(tmp_path):
         fit(checkpoint=7)
     with pytest.raises(dpbnn.DpbnnError, match="take_over must be True or False, got 'yes'"):
         fit(checkpoint=tmp_path / "run", take_over="yes")
+
+
+@pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "Permission denied"), MemoryError()])
+def test_a_state_that_cannot_be_read_now_is_not_called_damaged(monkeypatch, tmp_path, error):
+    """Nobody is told to delete a run that can go on."""
+
+    def fails(*_, **__):
+        raise error
+
+    fit_interrupted(monkeypatch, "clip_and_sum", 5, checkpoint=tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "load", fails)
+        with pytest.raises((dpbnn.DpbnnError, MemoryError)) as raised:
+            fit(checkpoint=tmp_path / "run")
+    assert "damaged" not in str(raised.value)
+    assert isinstance(error, MemoryError) or "cannot be read or written: Permission denied" in str(raised.value)
+    assert same_weights(fit(checkpoint=tmp_path / "run"), fit())
 
 
 def test_a_checkpoint_of_the_old_format_is_refused_with_what_to_do(monkeypatch, tmp_path):

@@ -84,3 +84,41 @@ def test_captured_work_is_redirected_whatever_the_trial_saw():
     before = torch.get_rng_state()
     clip_and_sum(work.checked, weights, x, y, 1.0, masks=masks, no_sync=True)
     assert torch.equal(before, torch.get_rng_state())
+
+
+class DrawsForOneRecord(nn.Module):
+    """What a trial on synthetic records cannot see: a rare value makes it draw."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(F.dropout(x, 0.5) if (x == 12345).any() else x)
+
+
+@pytest.mark.parametrize("her_value", [1.0, 12345.0])
+def test_torchs_generator_does_not_tell_whether_a_record_made_the_model_draw(her_value):
+    x = X.clone()
+    x[7, 2] = her_value
+    plan = dpbnn.PrivacyPlan(60, 60, 3, clip_norm=1.0, noise_multiplier=1.0, delta=1e-3)
+    how = {"method": dpbnn.SGD(0.5), "plan": plan, "likelihood": dpbnn.Categorical(), "progress": False}
+    model, before = DrawsForOneRecord(), torch.get_rng_state()
+    dpbnn.fit(model, x, Y, **how)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_another_thread_draws_meanwhile_stays_drawn():
+    """Its generator is never put back."""
+    from dpbnn.clipping.gradient import _with_secret_draws
+    from dpbnn.generators import Generators
+
+    def compute():
+        torch.rand(3, generator=torch.default_generator)  # which nobody redirects
+        return {}
+
+    before = torch.get_rng_state()
+    _with_secret_draws(compute, False, Generators.seeded(0), torch.device("cpu"))
+    torch.rand(3, generator=(expected := torch.Generator()).set_state(before))
+    torch.rand(3, generator=expected)
+    assert torch.equal(torch.get_rng_state(), expected.get_state())

@@ -162,6 +162,12 @@ def test_a_damaged_file_is_refused_and_nothing_is_bought_again(tmp_path, text):
         opened(tmp_path / "ledger.json")
 
 
+def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path):
+    (tmp_path / "ledger.json").mkdir()
+    with pytest.raises(DpbnnError, match="cannot be read: Is a directory. Mend that, and run again"):
+        opened(tmp_path / "ledger.json")
+
+
 def test_the_file_holds_what_was_bought_and_what_for(tmp_path):
     opened(tmp_path / "ledger.json").buy("a bound", draw(3.0))
     known = json.loads((tmp_path / "ledger.json").read_text())

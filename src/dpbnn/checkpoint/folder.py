@@ -142,6 +142,8 @@ class Checkpoint:
         try:
             values = torch.load(self._state, map_location=_here, weights_only=True)
             version = values["version"]
+        except (OSError, MemoryError):  # the file may be whole
+            raise
         except Exception as error:  # a damaged file raises anything
             raise DpbnnError(
                 f"checkpoint {self.path} cannot be read: its state is damaged. What it has released stays spent: "

@@ -31,7 +31,7 @@ from dpbnn.clipping.joint import Joint
 from dpbnn.clipping.objective import wide
 from dpbnn.clipping.per_record import Dense, PerRecordGradient
 from dpbnn.execution import computing_in, full_precision
-from dpbnn.generators import Generators, default_generators, drawing_from
+from dpbnn.generators import Generators, default_generators, drawing_from, set_default_generators
 from dpbnn.likelihoods import Likelihood
 from dpbnn.privacy.plan import CLIPPING_STYLES, checked_level
 from dpbnn.types import ClippedSum, DpbnnError, Draws, Weights
@@ -175,22 +175,33 @@ def _padded(values: Tensor, rows: int) -> Tensor:
 
 
 def _with_secret_draws(
-    compute: Callable[[], dict[str, PerRecordGradient]], draws: bool, masks: Generators | None, device: torch.device
+    compute: Callable[[], dict[str, PerRecordGradient]],
+    redirect_at_once: bool,
+    masks: Generators | None,
+    device: torch.device,
 ) -> dict[str, PerRecordGradient]:
     """Gradients of a model whose draws come from `masks`.
 
-    To redirect draws takes time for every operation, so a model that drew nothing in its trial is first run as it is.
-    If torch's default generators have moved by then, it draws after all, or another thread does: it is run again.
+    Redirecting draws slows every operation. A model that drew nothing in its trial is therefore run as it is; if a
+    default generator has moved afterwards, the run is repeated with draws redirected. If the model then draws, it was
+    what moved the generators, and they are put back: they must not show that a record made it draw. If it does not,
+    another thread moved them.
     """
     if masks is None:
         return compute()
-    if not draws:
-        before = default_generators(device)
-        gradients = compute()
-        if default_generators(device) == before:
-            return gradients
+    if redirect_at_once:
+        with drawing_from(masks):
+            return compute()
+    before = default_generators(device)
+    gradients = compute()
+    if default_generators(device) == before:
+        return gradients
+    drawn_before = masks.num_draws
     with drawing_from(masks):
-        return compute()
+        gradients = compute()
+    if masks.num_draws > drawn_before:
+        set_default_generators(device, before)
+    return gradients
 
 
 def _released_types(where: Weights | Draws) -> dict[str, torch.dtype]:

@@ -113,7 +113,11 @@ class PurchaseFile:
         try:
             known = json.loads(self.path.read_text())
             bought = {purpose: Bought(**values) for purpose, values in known.pop("bought").items()}
-        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        except OSError as error:
+            raise DpbnnError(
+                f"{self.path} cannot be read: {error.strerror}. Mend that, and run again: the run continues."
+            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DpbnnError(
                 f"{self.path} is damaged; delete the unfinished run (what it has released stays spent)."
             ) from error
