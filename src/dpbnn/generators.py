@@ -33,7 +33,14 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from dpbnn.by_formula import ByFormula
 from dpbnn.types import DpbnnError
 
-__all__ = ["Generators", "ThreadMode", "default_generators", "drawing_from", "set_default_generators", "without_fast_path"]
+__all__ = [
+    "Generators",
+    "ThreadMode",
+    "default_generators",
+    "drawing_from",
+    "set_default_generators",
+    "without_fast_path",
+]
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")

@@ -31,7 +31,7 @@ def broken_in(cell: Cell, folder: Path) -> list[str]:
         except BrokenError as error:
             found.append(f"broken: {invariant.name}: {error}")
         except UnknownError as error:
-            return [str(error)]
+            return [*found, str(error)]
         except Exception as error:  # whatever a combination of settings makes the library raise
             at = traceback.extract_tb(error.__traceback__)[-1]
             return [*found, f"raised, to check whether {invariant.name}: {error!r} ({at.filename}, line {at.lineno})"]

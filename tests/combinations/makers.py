@@ -166,8 +166,11 @@ def likelihood_forms() -> dict[str, str]:
 
 
 def likelihoods_for_tables() -> list[str]:
-    """The forms that the estimators and the command line train with."""
-    return [form for form, name in likelihood_forms().items() if form in TARGETS and TARGETS[name].is_for_tables]
+    """The first form of each that estimators and the command line train with: they choose the rest themselves."""
+    first: dict[str, str] = {}
+    for form, name in likelihood_forms().items():
+        first.setdefault(name, form)
+    return [form for name, form in first.items() if name in TARGETS and TARGETS[name].is_for_tables]
 
 
 def targets_of(form: str) -> Targets:

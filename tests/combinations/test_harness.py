@@ -134,16 +134,16 @@ def drawn_twice(made, *arguments):
     return lambda values: (measurement(values), measurement(values))[0]
 
 
-SUMS, NOISE, LEDGER = "equals the plain truth", "the ledger equals the plan", "the ledger equals the plan"
+SUMS, LEDGER = "equals the plain truth", "the ledger equals the plan"
 PERSON, SEEN, LEFT = "one person moves it", "nothing is visible", "everything else is untouched"
 BUGS = {
-    "noise halved": (with_noise(lambda noise, *_: noise / 2), {}, NOISE),
-    "noise used again": (around(Randomness, "add_normals", lambda add, *own: add(*own[:-1], 0)), {}, NOISE),
-    "a step without noise": (with_noise(lambda noise, _, step: noise if step else 1e-9 * noise), {}, NOISE),
+    "noise halved": (with_noise(lambda noise, *_: noise / 2), {}, LEDGER),
+    "noise used again": (around(Randomness, "add_normals", lambda add, *own: add(*own[:-1], 0)), {}, LEDGER),
+    "a step without noise": (with_noise(lambda noise, _, step: noise if step else 1e-9 * noise), {}, LEDGER),
     "no noise on empty batches": (
         with_noise(lambda noise, sums, _: 1e-9 * noise if is_empty(sums) else noise),
         {"batch": "mostly empty"},
-        NOISE,
+        LEDGER,
     ),
     "noise on weights, not on biases": (
         around(
@@ -152,17 +152,17 @@ BUGS = {
             lambda add, own, tensors, *how: add(own, [values for values in tensors if values.dim() > 1], *how),
         ),
         {},
-        NOISE,
+        LEDGER,
     ),
     "mean before the noise": (
         around(eager, "add_noise", lambda add, sums, *how: add(scaled(sums, 0.1), *how)),
         {},
-        NOISE,
+        LEDGER,
     ),
-    "scaled after the noise": (around(eager, "add_noise", lambda add, *how: scaled(add(*how), 0.9)), {}, NOISE),
+    "scaled after the noise": (around(eager, "add_noise", lambda add, *how: scaled(add(*how), 0.9)), {}, LEDGER),
     "no clipping": (around(work, "clip_and_sum", without_clipping), {"rows": "3"}, PERSON),
     "clip norm for each layer": (around(gradient, "_clip_and_sum_one_part", clipped_by_layer), {}, PERSON),
-    "means and spreads clipped apart": (
+    "sums of joint BBP that are longer by the square root of two": (
         around(work, "clip_and_sum", lambda clip, *given, **how: scaled(clip(*given, **how), 2**0.5)),
         {"method": "bbp joint 3", "rows": "3"},
         PERSON,

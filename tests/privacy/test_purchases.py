@@ -164,7 +164,7 @@ def test_a_damaged_file_is_refused_and_nothing_is_bought_again(tmp_path, text):
 
 def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path):
     (tmp_path / "ledger.json").mkdir()
-    with pytest.raises(DpbnnError, match="cannot be read: Is a directory. Mend that, and run again"):
+    with pytest.raises(DpbnnError, match="cannot be read: Is a directory"):
         opened(tmp_path / "ledger.json")
 
 
