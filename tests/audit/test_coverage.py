@@ -12,7 +12,7 @@ from dpbnn.audit.cases import COVERING, FOR_QUICK, cases_of, variations_of
 from dpbnn.audit.claim import Level, epsilon_shown, levels_of, repeated
 from dpbnn.audit.coverage import coverage_of
 from dpbnn.audit.mechanism import audit_mechanism
-from dpbnn.clipping.gradient import LARGEST_PART
+from dpbnn.clipping.adding_up import LARGEST_PART
 from dpbnn.privacy.plan import CLIPPING_STYLES
 from dpbnn.privacy.randomness import CHUNK
 

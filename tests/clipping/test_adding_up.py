@@ -10,7 +10,8 @@ from torch import nn
 import dpbnn
 from dpbnn.audit.rounding import that_round_both_ways
 from dpbnn.clipping import adding_up, clipped_gradient_sum
-from dpbnn.clipping.gradient import LARGEST_PART, ROUNDING_ROOM
+from dpbnn.clipping.adding_up import LARGEST_PART
+from dpbnn.clipping.gradient import ROUNDING_ROOM
 from dpbnn.clipping.joint import Joint
 from dpbnn.clipping.per_record import LONGEST_FLOAT32_SUM, ROUNDING_SHARE, Dense, Outer, Rows, least_of_terms
 from dpbnn.clipping.tied import Tied
@@ -129,13 +130,17 @@ def test_terms_of_so_few_records_are_added_up_at_a_time_that_rounding_stays_with
 
 
 def test_what_no_order_could_add_up_well_enough_is_refused():
-    with pytest.raises(dpbnn.types.DpbnnError, match=r"fewer positions.*lower the batch size"):
-        adding_up.slices(4096, 2000, 10**7)
-    adding_up.check_parts(10**8, 4096)
-    adding_up.check_parts(4 * 10**6, 1)
-    for together, size in ((10**9, 4096), (5 * 10**6, 1)):
-        with pytest.raises(dpbnn.types.DpbnnError, match=r"fewer parts.*micro_batch_size"):
-            adding_up.check_parts(together, size)
+    with pytest.raises(dpbnn.types.DpbnnError, match=r"with 2,000 positions each; lower the batch size"):
+        adding_up.refuse_inexact(10**7, 4096, 2000)
+    for records, part in ((10**8, 4096), (4 * 10**6, 1)):
+        adding_up.refuse_inexact(records, part, 1)
+    for records, part in ((10**9, 4096), (5 * 10**6, 1)):
+        with pytest.raises(dpbnn.types.DpbnnError, match=r"parts; raise micro_batch_size"):
+            adding_up.refuse_inexact(records, part, 1)
+
+
+def test_no_step_is_refused_whatever_its_batch():
+    assert adding_up.slices(3, 2000, 10**9) == [slice(0, 1), slice(1, 2), slice(2, 3)]
 
 
 def cancelling(records, positions, d=3, p=2):

@@ -12,8 +12,8 @@ from torch import nn
 import dpbnn
 from dpbnn.audit.rounding import that_round_both_ways
 from dpbnn.clipping import check_model, clip_and_sum, deferred, gradient
+from dpbnn.clipping.adding_up import LARGEST_PART
 from dpbnn.clipping.deferred import Deferred
-from dpbnn.clipping.gradient import LARGEST_PART
 from dpbnn.clipping.joint import Joint
 from dpbnn.clipping.per_record import Dense, Outer, Reordered, Rows
 from dpbnn.clipping.tied import Tied
@@ -89,6 +89,7 @@ def case(name, values, device="cpu"):
 
 def moved(checked, where, x, y, **how):
     """How far the first record moves the sum, in all numbers together."""
+    how["in_float64"] = True
     sums = [clip_and_sum(checked, where, *part, 1.0, **how).gradients for part in ((x, y), (x[1:], y[1:]))]
     assert all(values.dtype == torch.float64 for values in sums[0].values())
     return sum(float((sums[0][name] - sums[1][name]).abs().sum()) for name in sums[0])
@@ -202,9 +203,9 @@ def fit_large(batch_size, method, micro_batch_size=None):
 @pytest.mark.parametrize(
     ("method", "batch_size", "micro_batch_size", "cure"),
     [
-        (dpbnn.SGD(0.1), 200_000_000, None, "fewer records, or fewer positions"),
-        (dpbnn.SGD(0.1), 6_000_000, 1, "fewer parts"),
-        (dpbnn.BBP(0.1, form="joint", num_draws=2), 200_000_000, None, "fewer parts"),
+        (dpbnn.SGD(0.1), 200_000_000, None, "with 20 positions each; lower the batch size"),
+        (dpbnn.SGD(0.1), 6_000_000, 1, "parts; raise micro_batch_size"),
+        (dpbnn.BBP(0.1, form="joint", num_draws=2), 200_000_000, None, "parts; raise micro_batch_size"),
     ],
 )
 def test_a_batch_that_could_not_be_added_up_exactly_is_refused_before_anything_is_spent(
@@ -215,3 +216,28 @@ def test_a_batch_that_could_not_be_added_up_exactly_is_refused_before_anything_i
         fit_large(batch_size, method, micro_batch_size)
     assert budget.spent() == (0.0, 0.0)
     fit_large(40_000, method)
+
+
+def test_whether_a_batch_is_refused_follows_from_the_form_of_a_whole_part():
+    """One record's products are written out; those of many are kept, with all their positions."""
+    model = nn.Sequential(nn.Linear(128, 128), nn.Flatten(), nn.Linear(128 * 40, 1))
+    model[2].requires_grad_(False)
+    plan = dpbnn.PrivacyPlan(10**9, 10**8, 1, 1.0, 1.0, 1e-5)
+    how = {"method": dpbnn.SGD(0.1), "plan": plan, "likelihood": LIKELIHOOD, "progress": False}
+    with pytest.raises(dpbnn.DpbnnError, match="with 40 positions each; lower the batch size"):
+        dpbnn.fit(model, torch.zeros(3, 40, 128), torch.zeros(3, 1), **how)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_type_of_the_sums_follows_from_the_plan_and_not_from_the_number_of_records(device):
+    """Of a plan with batches of at most 4096 records, there may be one more: the sum is float32, and exact enough."""
+    values = torch.full((3 * LARGEST_PART,), 0.75, dtype=torch.float64)
+    checked, where, x, y = case("outer", values, device)
+    found = []
+    for count in (LARGEST_PART, LARGEST_PART + 1, 3 * LARGEST_PART - 1, 3 * LARGEST_PART):
+        (total,) = clip_and_sum(checked, where, x[:count], y[:count], 1.0).gradients.values()
+        assert total.dtype == torch.float32
+        found.append(float(total))
+    assert found[0] == 0.75 * LARGEST_PART
+    assert found[1] == found[0] + 0.75
+    assert found[2] == found[3] == LARGEST_PART, "no sum is longer than float32 can hold exactly enough"

@@ -152,6 +152,8 @@ class Subject:
             x[1], x[2], x[3] = 0, 1e4 * x[2], -1e4 if self.is_table else torch.nan
         else:
             x[1], x[2] = 0, TOKENS - 1
+            if self.is_table:  # where hers are cut off to the largest number everywhere
+                x[2, 0] = 0
         x[4], y[4] = x[0], y[0]
         if not self.is_table:
             y[3] = makers.targets_of(self.cell["likelihood"]).strange(y[3])

@@ -7,7 +7,7 @@ that come again, with the same masks, are differentiated once.
 import copy
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,17 @@ def clipped_sum(clip: Clip) -> Truth:
     return Truth(total, amount)
 
 
+def in_float64(clip: Clip) -> Clip:
+    """The same step, computed as exactly as can be."""
+    where = clip.where
+    if isinstance(where, Draws):
+        where = Draws(tuple(map(_wide, where.weights)), tuple(map(_wide, where.multipliers)))
+    else:
+        where = _wide(where)
+    x, y = (values.double() if values.is_floating_point() else values for values in (clip.x, clip.y))
+    return replace(clip, model=copy.deepcopy(clip.model).double(), where=where, x=x, y=y, precision=None)
+
+
 norm = truth.norm
 
 
@@ -88,6 +99,10 @@ def _key(clip: Clip, row: int) -> tuple[bytes, ...]:
 
 def _bytes(values: Tensor) -> bytes:
     return values.contiguous().numpy().tobytes()
+
+
+def _wide(weights: Weights) -> Weights:
+    return {name: values.double() for name, values in weights.items()}
 
 
 def _zeros(where: Weights | Draws) -> Weights:

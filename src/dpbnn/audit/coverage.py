@@ -7,7 +7,7 @@ from itertools import combinations, product
 import torch
 
 from dpbnn.audit.mechanism import MechanismAudit
-from dpbnn.clipping.gradient import LARGEST_PART
+from dpbnn.clipping.adding_up import LARGEST_PART
 from dpbnn.privacy.plan import CLIPPING_STYLES
 from dpbnn.privacy.randomness import CHUNK
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dpbnn.audit.checks import Check
-from dpbnn.clipping.gradient import LARGEST_PART
+from dpbnn.clipping.adding_up import LARGEST_PART
 from dpbnn.likelihoods import HomoscedasticGaussian
 from dpbnn.methods import SGD
 from dpbnn.privacy.plan import PrivacyPlan

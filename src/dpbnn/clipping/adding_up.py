@@ -1,15 +1,16 @@
 """Adding records up, so that rounding stays within its share of the clip norm.
 
-One record more can round all partial sums of the others differently. Of n records of norm at most C, added k in a row
-in a type with unit roundoff u (2^-24 for float32) and these pieces in float64, the sum is off by at most n k u C / 2,
-so that one record moves it by n k u C more than it should. With the pieces added in the same type it is n^2 u C / k on
-top of that. Both are kept below `SHARE`; where that takes too short pieces, everything is float64.
+One record more can change how all partial sums of the others are rounded. Take n records of norm at most C, added k in
+a row in a type of unit roundoff u (2^-24 for float32), with the pieces added in float64. The sum is off by at most
+n k u C / 2, so that one record moves it by up to n k u C beyond its own part. If the pieces are added in the same type,
+n^2 u C / k comes on top. Each is kept below `SHARE` of C; if that needs pieces that are too short, all is float64.
 
-Products over several positions may cancel within a record, and so be much larger than what is left of them: float64.
+The products of one record at several positions may cancel, so that its terms are much larger than their sum. They are
+added in float64.
 
-The sums of the parts of a batch are kept, and added up, in float64; those of more than 4096 records stay so up to the
-noise, and nothing of them is added up or stored in float32 on the way. One record then moves the sum by so many clip
-norms more than it should, in parts of k <= 4096 records, with u = 2^-53:
+Parts of a batch are added in float64. Where a plan's batches may have more than 4096 records, everything stays float64
+up to the noise. One record then moves the sum beyond its own part by at most so many clip norms, in parts of k <= 4096
+records, with u = 2^-53:
 
     Dense, Rows, Outer on one position, Joint of one draw    n k u
     Outer and Deferred on T positions                        n T (k + 2 r m) u, for m records at a time
@@ -18,9 +19,10 @@ norms more than it should, in parts of k <= 4096 records, with u = 2^-53:
     Reordered                                                what it reorders
     p parts                                                  n p u on top of that
 
-r is `MOST_CANCELLING`: partial sums within a record reach r clip norms. m is chosen so that this stays below half of
-`SHARE`. Where there is no such m (from some 3.6 billion records times positions on), or p is too large (from some 4
-million parts of one record on), the batch is refused.
+r is `MOST_CANCELLING`: partial sums within a record reach r clip norms. m is the largest number that keeps the bound
+below half of `SHARE`. If none does (from some 3.6 billion records times positions on), or p is too large (some 4
+million parts of one record), a plan is refused before its first step (`dpbnn.clipping.exactness`). A step is never
+refused: that could tell how many records it has.
 
 Reference: Casacuberta et al. 2022 (arXiv 2207.10635) on sums whose sensitivity is underestimated.
 """
@@ -36,15 +38,16 @@ from dpbnn.clipping import fused
 from dpbnn.types import DpbnnError
 
 __all__ = [
+    "LARGEST_PART",
     "MOST_CANCELLING",
     "SHARE",
-    "check_parts",
     "in_float64",
     "is_done_in_float64",
     "is_one_launch",
     "multiplies_fast_in_float64",
     "of_products",
     "of_rows",
+    "refuse_inexact",
     "slices",
     "type_for",
 ]
@@ -54,8 +57,9 @@ SHARE = 4e-3
 MOST_CANCELLING = 420
 """How many clip norms the terms of a clipped record add up to at most, over positions, draws or uses: whatever cancels,
 its norm counts as that share of their norms at least (`dpbnn.clipping.per_record`)."""
-MANY = 4096
-"""Sums of more records than this are float64 throughout."""
+LARGEST_PART = 4096
+"""Records in a part at most. Sums over more of them, or over several parts, are float64: float32 would round by more
+than the room for it."""
 SHORTEST, SHORTEST_OF_ROWS = 64, 16
 """Products, or rows, of fewer records at a time are not worth it: float64 is as fast."""
 FLOAT64_NUMBERS = 2**23
@@ -67,8 +71,8 @@ FAST_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 
 
 def _longest(together: float, dtype: torch.dtype, share: float = SHARE) -> int:
-    """How many records may be added up in a row."""
-    if together > MANY and dtype != torch.float64:
+    """How many of `together` records may be added in a row, so that rounding stays below `share`."""
+    if together > LARGEST_PART and dtype != torch.float64:
         return 0
     return int(min(together, share / (torch.finfo(dtype).eps / 2 * max(1, together))))
 
@@ -78,40 +82,45 @@ def type_for(dtype: torch.dtype, together: float) -> torch.dtype:
     return dtype if _longest(together, dtype) >= together else torch.float64
 
 
-def check_parts(together: int, size: int) -> None:
-    """Refuse so many records in parts of this size if adding the parts up in float64 would round by too much."""
-    parts = math.ceil(together / max(1, size))
-    if parts > 1 and together * parts * torch.finfo(torch.float64).eps / 2 > SHARE / 2:
+def refuse_inexact(records: int, part: int, terms: int) -> None:
+    """Refuse batches of so many records, in parts of this size, if even float64 would round their sum by too much.
+
+    `terms` are those of one record that may cancel.
+    """
+    parts = math.ceil(records / part)
+    if parts > 1 and records * parts * torch.finfo(torch.float64).eps / 2 > SHARE / 2:
         raise DpbnnError(
-            "A batch must have fewer parts for its sum to be exact enough, got too many records in parts that are "
-            "too small; raise micro_batch_size, or leave it out."
+            f"The sum of a batch must be exact to 0.2 % of the clip norm, got batches of up to {records:,} records in "
+            f"{parts:,} parts; raise micro_batch_size, or leave it out."
+        )
+    if terms > 1 and _exact_at_a_time(part, terms, records) < 1:
+        raise DpbnnError(
+            f"The sum of a batch must be exact to 0.2 % of the clip norm, got batches of up to {records:,} records "
+            f"with {terms:,} positions each; lower the batch size, or shorten the records."
         )
 
 
 def slices(records: int, terms: int, together: int) -> list[slice]:
-    """Which records are added up at a time in float64, if each has so many terms that may cancel."""
+    """The records to add at a time in float64, if each has `terms` terms that may cancel."""
     at_a_time = _at_a_time(records, terms, together)
     return [slice(start, start + at_a_time) for start in range(0, max(1, records), at_a_time)]
 
 
 def _at_a_time(records: int, terms: int, together: int) -> int:
-    """So few that ``n T (k + 2 r m) u`` stays within its share, for any part: what is refused is so for every batch."""
-    if terms <= 1:
-        return max(1, records)
+    """The m of the module's docstring, for any part of a batch."""
+    return max(1, records if terms <= 1 else _exact_at_a_time(records, terms, together))
+
+
+def _exact_at_a_time(records: int, terms: int, together: int) -> int:
+    """So few that ``n T (k + 2 r m) u`` stays within its share; less than one if no number does."""
     allowed = SHARE / 2 / (torch.finfo(torch.float64).eps / 2 * max(1, together) * terms)
-    at_a_time = int((allowed - min(MANY, max(records, together))) / (2 * MOST_CANCELLING))
-    if at_a_time < 1:
-        raise DpbnnError(
-            "A batch must have fewer records, or fewer positions in each, for its sum to be exact enough, got too "
-            "many; lower the batch size."
-        )
-    return at_a_time
+    return math.floor((allowed - min(LARGEST_PART, max(records, together))) / (2 * MOST_CANCELLING))
 
 
 def of_rows(values: Tensor, factors: Tensor, together: int, dtype: torch.dtype) -> Tensor:
     """``sum_i factors_i values_i``, for ``[records, ...]``, in this type."""
     longest = _longest(together, values.dtype)
-    if longest >= min(together, len(values)):  # rows of zeros beside the records round nothing
+    if longest >= min(together, len(values)):  # padding rows are zero and add no rounding error
         return (factors.to(values.dtype) @ values.unsqueeze(-1).flatten(1)).view(values.shape[1:]).to(dtype)
     total = values.new_zeros(values.shape[1:], dtype=torch.float64)
     is_short = longest < SHORTEST_OF_ROWS
@@ -132,6 +141,7 @@ def of_products(inputs: Tensor, output_gradients: Tensor, factors: Tensor, toget
         _in_launches(inputs[:, 0], output_gradients[:, 0], factors, together, out[0])
         return
     count = together if positions == 1 else math.inf
+    # Half of SHARE for the pieces, half for adding them: n k u <= SHARE / 2 and n^2 u / k <= SHARE / 2, so n <= k^2.
     at_a_time = len(inputs) if type_for(dtype, count) == dtype else _longest(count, dtype, SHARE / 2)
     is_coarse = is_done_in_float64(inputs) or at_a_time < SHORTEST < len(inputs) or count > at_a_time**2
     if is_coarse and dtype != torch.float64:

@@ -1,10 +1,13 @@
-"""Whether the sum over a large batch can be exact enough: asked before the first step, never of the records."""
+"""Whether the sum over a large batch can be exact enough: asked before the first step, and of no record."""
 
+import torch
 from torch import Tensor
 
+from dpbnn.clipping.adding_up import refuse_inexact
 from dpbnn.clipping.compatibility import CheckedModel
-from dpbnn.clipping.gradient import clip_and_sum
+from dpbnn.clipping.gradient import cast, part_size, per_record_gradients
 from dpbnn.clipping.made_up import made_up_records
+from dpbnn.execution import computing_in
 from dpbnn.generators import Generators, drawing_from
 from dpbnn.types import Draws, Weights
 
@@ -17,27 +20,17 @@ def refuse_inexact_sums(
     x: Tensor,
     y: Tensor,
     largest_batch: int,
-    *,
     micro_batch_size: int | None = None,
     precision: str | None = None,
 ) -> None:
     """Refuse batches of so many records if rounding could move their sum by more than its share of the clip norm.
 
-    That depends on the form of the gradients (`dpbnn.clipping.adding_up`), which those of one synthetic record show: of
-    `x` and `y` the shapes and types alone are used.
+    How much a sum is rounded depends on the form of the gradients, and that on the number of records in a part. So the
+    gradients of a part of synthetic records are taken; of `x` and `y` only shapes and types are used.
     """
-    masks = Generators.seeded(0)
-    with drawing_from(masks):
-        x, y = made_up_records(checked.objective, x, y, 1, checked.num_outputs)
-    clip_and_sum(
-        checked,
-        where,
-        x,
-        y,
-        clip_norm=1.0,
-        micro_batch_size=micro_batch_size,
-        precision=precision,
-        together=largest_batch,
-        in_float64=True,
-        masks=masks,
-    )
+    where = cast(checked, where)
+    part = min(part_size(checked, where, micro_batch_size), largest_batch)
+    with drawing_from(Generators.seeded(0)), torch.inference_mode(False), computing_in(precision, x.device):
+        x, y = made_up_records(checked.objective, x, y, part, checked.num_outputs)
+        gradients = per_record_gradients(checked, where, x, y)
+    refuse_inexact(largest_batch, part, max((values.terms for values in gradients.values()), default=1))

@@ -1,16 +1,8 @@
-"""The sum of clipped per-record gradients: everything that private data goes through before the noise.
-
-    >>> import torch, dpbnn
-    >>> model = torch.nn.Linear(3, 2)
-    >>> x, y = torch.randn(8, 3), torch.randint(2, (8,))
-    >>> clipped = dpbnn.clipped_gradient_sum(model, dpbnn.Categorical(), x, y, clip_norm=1.0)
-    >>> sorted(clipped.gradients), clipped.sensitivity
-    (['bias', 'weight'], 1.0)
+"""Per-record gradients, their norms, clip factors and sums: a batch in parts, by the engine that is right for a model.
 
     flat:       sum_i min(1, C / |g_i|) g_i          automatic:  sum_i C g_i / (|g_i| + gamma)
 
-The norm runs over all trained weights together. Three engines give the same result; the fastest that is right
-for the model is chosen by itself (`dpbnn.clipping.compatibility`).
+The norm runs over all trained weights together.
 """
 
 import math
@@ -19,81 +11,38 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dpbnn import _validate
 from dpbnn.branches import hold, side_by_side
-from dpbnn.clipping import adding_up, fused
+from dpbnn.clipping import fused
+from dpbnn.clipping.adding_up import LARGEST_PART
 from dpbnn.clipping.book_keeping import NotCovered
-from dpbnn.clipping.compatibility import CheckedModel, check_model
+from dpbnn.clipping.compatibility import CheckedModel
 from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.joint import Joint
 from dpbnn.clipping.objective import wide
 from dpbnn.clipping.per_record import Dense, PerRecordGradient
 from dpbnn.execution import computing_in, full_precision
 from dpbnn.generators import Generators, default_generators, drawing_from, set_default_generators
-from dpbnn.likelihoods import Likelihood
-from dpbnn.privacy.plan import CLIPPING_STYLES, checked_level
-from dpbnn.types import ClippedSum, DpbnnError, Draws, Weights
+from dpbnn.types import ClippedSum, Draws, Weights
 
-__all__ = ["clip_and_sum", "clipped_gradient_sum"]
+__all__ = ["cast", "clip_and_sum", "part_size", "per_record_gradients", "shorten"]
 
 ROUNDING_ROOM = 5e-3
-"""Records are clipped to C / (1 + this), so that rounding cannot carry one past C: that of sums above all
-(`dpbnn.clipping.adding_up`), of a sum that is stored in float32, and of the record's own gradient. It may shrink only
-together with the first, where all sums are float64; docs/clipping.md has the figures."""
+"""Records are clipped to C / (1 + this): rounding of the sum, of its storage in float32 and of the record's own norm
+must not carry a record past C. Most of it is `adding_up.SHARE`, and it may shrink only if that does (docs/clipping.md
+has the figures)."""
 AUTOMATIC_GAMMA = 0.01
 WRITTEN_OUT_NUMBERS = 2**26
 ROWS_ALIKE = 16
 """In matrices of so many rows, or a multiple, kernels for CPUs round all rows alike, for most widths."""
-LARGEST_PART = 4096
-"""Sums that may be over more records, or over several parts, are in float64 until there is noise on them: float32 would
-round by more than the room."""
 LARGEST_MULTIPLIER = 1e6
 LARGEST_NORM = 1e18
 """A gradient beyond this norm is treated as not finite: its square would leave float32."""
 
-torch.empty(30 * 2**18)
 # Freed at once: the C library then keeps freed blocks up to this size, where it would give their pages back and fetch
 # them again in every step.
-
-
-def clipped_gradient_sum(
-    model: nn.Module,
-    likelihood: Likelihood,
-    x: Tensor,
-    y: Tensor,
-    clip_norm: float,
-    *,
-    clipping: str = "flat",
-    micro_batch_size: int | None = None,
-) -> ClippedSum:
-    """Sum the clipped gradients of the records ``(x, y)`` at the model's weights. The result is private.
-
-    Args:
-        model: any module that keeps records apart; it is neither wrapped nor changed.
-        likelihood: gives each record's loss from the model's output.
-        x: inputs, records first.
-        y: targets, records first.
-        clip_norm: C; infinity means no clipping.
-        clipping: "flat" or "automatic".
-        micro_batch_size: records taken through the model at a time; changes memory, not the result.
-
-    Returns:
-        ``gradients`` by weight name (float32 or wider) and their ``sensitivity``, C.
-
-    Guarantees:
-        Adding or removing any record, whatever its values, moves the sum by at most C, as long as the others' gradients
-        are rounded as before (docs/privacy.md; with ``micro_batch_size=1`` they always are).
-        A record whose loss or gradient is not finite contributes zero; values never raise (but for whole numbers
-        outside of a table that the model looks them up in).
-        An empty batch gives zeros.
-        The model is left as it was, also when an exception interrupts.
-    """
-    _check_arguments(x, y, clip_norm, clipping, micro_batch_size)
-    checked = check_model(model, likelihood, x, y)
-    weights = checked.objective.model_weights() | checked.likelihood_weights
-    return clip_and_sum(checked, weights, x, y, clip_norm, clipping=clipping, micro_batch_size=micro_batch_size)
+torch.empty(30 * 2**18)
 
 
 def clip_and_sum(
@@ -117,18 +66,21 @@ def clip_and_sum(
 ) -> ClippedSum:
     """`clipped_gradient_sum` for a checked model at any weights, or draws of them, as the training loop calls it.
 
-    `precision` is the model's, as in `Execution`. `present` tells records from padding, which contributes zero. `into`
-    is memory for the sums, used where they need not be added up. `together` is how many records at most a batch has, if
-    these are a part of it. `in_float64` says that a batch can have so many records that its noise is added in float64:
-    the type of the noise must not depend on how many there are. `onto` are sums in float64 over the parts before, which
-    these are added to. `masks` is what the model's own draws come from. `no_sync` never lets the host wait for a
-    device, as a CUDA graph demands. `observe` is called with the norms of each part, which are private.
+    Args beyond those of `clipped_gradient_sum`:
+        where: the weights, or draws of them.
+        precision: the model's, as in `Execution`.
+        present: tells records from padding, which contributes zero.
+        into: memory for the sums, used where they need not be added up.
+        together: the largest number of records in a batch of which these are a part.
+        in_float64: return float64 whatever came, so that the type of the noise does not tell how many records there
+            were. Else the sums come in the types of `ClippedSum.types`.
+        onto: float64 sums of the parts before; these are added to them.
+        masks: generators for the model's draws.
+        no_sync: never let the host wait for a device, as a CUDA graph demands.
+        observe: is called with the norms of each part, which are private.
     """
-    where = _cast(checked, where)
-    size = min(micro_batch_size or _default_micro_batch_size(checked, where), LARGEST_PART)
-    if x.device.type == "cpu" and size > ROWS_ALIKE:
-        size -= size % ROWS_ALIKE
-    adding_up.check_parts(together or len(x), size)
+    where = cast(checked, where)
+    size = part_size(checked, where, micro_batch_size)
     is_wide = in_float64 or onto is not None or len(x) > size
     total = _Total(dict(onto or {}), into if len(x) <= size else None, together or len(x), is_wide)
     with torch.inference_mode(False):
@@ -136,16 +88,37 @@ def clip_and_sum(
         for part_x, part_y, part_present in _parts(x, y, present, size, pads=checked.engine != "loop"):
             if len(part_x):
                 with computing_in(precision, x.device):
-                    compute = partial(_per_record_gradients, checked, where, part_x, part_y)
+                    compute = partial(per_record_gradients, checked, where, part_x, part_y)
                     gradients = _with_secret_draws(compute, checked.draws or no_sync, masks, x.device)
                 with full_precision(x.device):
                     _clip_and_sum_one_part(gradients, part_present, clip_norm, clipping, observe, total, no_sync)
     types = _released_types(where)
     sums = {name: total.sums[name] if name in total.sums else make() for name, make in _zeros(where)}
-    if in_float64 or onto is not None or len(x) > LARGEST_PART:
+    if in_float64 or onto is not None:
         return ClippedSum({name: values.double() for name, values in sums.items()}, clip_norm, types)
-    sums = {name: values.to(types[name]) for name, values in sums.items()}
-    return ClippedSum(sums, clip_norm, types)
+    if len(x) > LARGEST_PART:
+        shorten(sums, clip_norm)
+    return ClippedSum({name: values.to(types[name]) for name, values in sums.items()}, clip_norm, types)
+
+
+def shorten(sums: Weights, clip_norm: float) -> None:
+    """Bring float64 sums within `LARGEST_PART` clip norms, so that float32 rounds them by no more than its share.
+
+    For batches that are larger than the plan's data set could make them: the type of the noise follows the plan, and
+    must not tell how many records there are. To bring two sums within a ball never takes them further apart.
+    """
+    if not math.isinf(clip_norm):
+        norm = torch.stack([values.double().square().sum() for values in sums.values()]).sum().sqrt()
+        factor = (LARGEST_PART * clip_norm / norm).clamp(max=1.0)  # of sums that are zero: 1
+        for values in sums.values():
+            values.mul_(factor)
+
+
+def part_size(checked: CheckedModel, where: Weights | Draws, micro_batch_size: int | None) -> int:
+    """How many records are taken through the model at a time."""
+    size = min(micro_batch_size or _default_micro_batch_size(checked, where), LARGEST_PART)
+    is_on_cpu = next(checked.objective.model.parameters()).device.type == "cpu"
+    return size - size % ROWS_ALIKE if is_on_cpu and size > ROWS_ALIKE else size
 
 
 def _parts(
@@ -209,8 +182,8 @@ def _released_types(where: Weights | Draws) -> dict[str, torch.dtype]:
     return {name: wide(values).dtype for name, values in weights.items()}
 
 
-def _cast(checked: CheckedModel, where: Weights | Draws) -> Weights | Draws:
-    """In the types and on the device that the model computes in."""
+def cast(checked: CheckedModel, where: Weights | Draws) -> Weights | Draws:
+    """The weights in the types and on the device that the model computes in."""
     if isinstance(where, Draws):
         multipliers = [{name: _bounded(values) for name, values in own.items()} for own in where.multipliers]
         return Draws(tuple(map(checked.objective.cast, where.weights)), tuple(multipliers))
@@ -235,9 +208,10 @@ def _plain(values: Tensor) -> Tensor:
     return values.clone() if values.is_inference() else values.detach()
 
 
-def _per_record_gradients(
+def per_record_gradients(
     checked: CheckedModel, where: Weights | Draws, x: Tensor, y: Tensor
 ) -> dict[str, PerRecordGradient]:
+    """By weight, in the form that the engine gives them; of several draws jointly."""
     if not isinstance(where, Draws):
         return _at(checked, where, x, y)
     found = [_at(checked, weights, x, y) for weights in where.weights]
@@ -357,15 +331,3 @@ def _factors(terms: Tensor, present: Tensor | None, clip_norm: float, clipping: 
     else:
         factors = (squared_norms.rsqrt() * limit).clamp(max=1.0)
     return (factors * kept).nan_to_num(0.0)
-
-
-def _check_arguments(x: Tensor, y: Tensor, clip_norm: float, clipping: str, micro_batch_size: int | None) -> None:
-    if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or len(x) != len(y):
-        kinds = dict.fromkeys(type(values).__name__ for values in (x, y) if not isinstance(values, Tensor))
-        came = " and ".join(kinds) or "different numbers of rows"
-        raise DpbnnError(f"x and y must be tensors with one row per record, got {came}.")
-    if clip_norm != math.inf:
-        checked_level("clip_norm", clip_norm)
-    _validate.one_of("clipping", clipping, CLIPPING_STYLES)
-    if micro_batch_size is not None:
-        _validate.whole_number("micro_batch_size", micro_batch_size)

@@ -40,9 +40,9 @@ def is_one_product(gradient: PerRecordGradient) -> TypeGuard[Outer]:
 
 @dataclass(frozen=True)
 class Joint:
-    """The gradients of all records for one weight: `terms` and `multipliers` hold one entry for each draw."""
+    """The gradients of all records for one weight: `draws` and `multipliers` hold one entry for each draw."""
 
-    terms: tuple[Outer, ...]
+    draws: tuple[Outer, ...]
     multipliers: tuple[Tensor, ...]
 
     @staticmethod
@@ -56,22 +56,26 @@ class Joint:
         in_spread = torch.stack([values * m for values, m in zip(dense, multipliers, strict=True)]).mean(dim=0)
         return Dense(torch.stack([in_mean, in_spread], dim=1))
 
+    @property
+    def terms(self) -> int:  # noqa: D102 - the protocol says it, here and below
+        return 1 if len(self.draws) == 1 else 2 * len(self.draws) + 1
+
     def squared_norms(self) -> Tensor:
         """One draw: sums of squares, which cannot cancel. Several: in float64, and never less than rounding leaves."""
-        if len(self.terms) == 1:
-            return self.terms[0].squared_norms() + self._spread_of_one()
-        terms: tuple[PerRecordGradient, ...] = self.terms
+        if len(self.draws) == 1:
+            return self.draws[0].squared_norms() + self._spread_of_one()
+        terms: tuple[PerRecordGradient, ...] = self.draws
         in_mean = reduce(combine, terms).squared_norms()
-        return (in_mean + self._spread_of_many()) / len(self.terms) ** 2
+        return (in_mean + self._spread_of_many()) / len(self.draws) ** 2
 
     def _spread_of_one(self) -> Tensor:
-        a, b, sizes = _directions(self.terms[0])
+        a, b, sizes = _directions(self.draws[0])
         rows = zip(b.split(LONGEST_FLOAT32_SUM, dim=1), self.multipliers[0].split(LONGEST_FLOAT32_SUM), strict=True)
         pulled = torch.stack([(part.square() @ m.square()).double() for part, m in rows]).sum(dim=0)
         return (pulled * a.double().square()).sum(dim=1) * sizes.square()
 
     def _spread_of_many(self) -> Tensor:
-        parts = [(a.double(), b.double(), sizes) for a, b, sizes in map(_directions, self.terms)]
+        parts = [(a.double(), b.double(), sizes) for a, b, sizes in map(_directions, self.draws)]
         multipliers = [m.double() for m in self.multipliers]
         total, largest = torch.zeros_like(parts[0][2]), torch.zeros_like(parts[0][2])
         for j, ((a, b, sizes), m) in enumerate(zip(parts, multipliers, strict=True)):
@@ -87,26 +91,26 @@ class Joint:
         self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
     ) -> Tensor:
         """``[2, *shape]``: in the mean, and in the spread. Draws that cancel do so in float64."""
-        if len(self.terms) == 1:
-            total = self.terms[0].weighted_sum(factors, None, together, dtype if out is None else out.dtype)
+        if len(self.draws) == 1:
+            total = self.draws[0].weighted_sum(factors, None, together, dtype if out is None else out.dtype)
             return placed(torch.stack([total, total * self.multipliers[0]]), out)
-        some = adding_up.slices(len(factors), 2 * len(self.terms) + 1, together or len(factors))
+        some = adding_up.slices(len(factors), self.terms, together or len(factors))
         both = reduce(Tensor.add_, (self._in_float64(own, factors[own]) for own in some))
         return placed(both.to(type_of_sum(self.multipliers[0], out, dtype)), out)
 
     def _in_float64(self, some: slice, factors: Tensor) -> Tensor:
         """The sum over some of the records, whose draws cancel at once."""
-        sums = [_wide(term, some).weighted_sum(factors) for term in self.terms]
+        sums = [_wide(term, some).weighted_sum(factors) for term in self.draws]
         in_spread = [values * m for values, m in zip(sums, self.multipliers, strict=True)]
         return torch.stack([torch.stack(sums).mean(dim=0), torch.stack(in_spread).mean(dim=0)])
 
-    def finite(self) -> "Joint":  # noqa: D102 - the protocol says it, here and below
-        if len(self.terms) == 1:
-            return Joint((self.terms[0].finite(),), self.multipliers)
-        return Joint(tuple(term.cleaned() for term in self.terms), self.multipliers)
+    def finite(self) -> "Joint":  # noqa: D102
+        if len(self.draws) == 1:
+            return Joint((self.draws[0].finite(),), self.multipliers)
+        return Joint(tuple(term.cleaned() for term in self.draws), self.multipliers)
 
     def dense(self) -> Dense:  # noqa: D102
-        written = Joint.of([term.dense() for term in self.terms], self.multipliers)
+        written = Joint.of([term.dense() for term in self.draws], self.multipliers)
         assert isinstance(written, Dense)
         return written
 

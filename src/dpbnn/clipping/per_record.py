@@ -55,6 +55,11 @@ numbers, if they are too small for float32, would be rounded by more than the ro
 class PerRecordGradient(Protocol):
     """The gradients of all records of a batch with respect to one parameter."""
 
+    @property
+    def terms(self) -> int:
+        """How many terms of one record may cancel as they are added up."""
+        ...
+
     def squared_norms(self) -> Tensor:
         """``|g_i|^2`` for each record i, in float64."""
         ...
@@ -86,7 +91,11 @@ class Dense:
     values: Tensor
     norms: Tensor | None = None
 
-    def squared_norms(self) -> Tensor:  # noqa: D102 - the protocol says it, here and below
+    @property
+    def terms(self) -> int:  # noqa: D102 - the protocol says it, here and below
+        return 1
+
+    def squared_norms(self) -> Tensor:  # noqa: D102
         rows = self.values.unsqueeze(-1).flatten(1)
         if fused.is_used_for(rows):
             return fused.squares(rows)
@@ -135,6 +144,10 @@ class Outer:
     def norms(self) -> tuple[Tensor, Tensor]:
         """Of the inputs and of the output gradients at each position."""
         return row_norms(self.inputs), row_norms(self.output_gradients)
+
+    @property
+    def terms(self) -> int:  # noqa: D102
+        return self.inputs.shape[2]
 
     def squared_norms(self) -> Tensor:
         """One position: ``|a|^2 |g|^2``. Several: ``<A A', G G'>`` in float64 (in float32 it cancels)."""
@@ -213,6 +226,10 @@ class Rows:
         totals = torch.zeros_like(values).index_add_(0, position, values[order])
         return Rows(pairs // shape[0], pairs % shape[0], totals, num_records, shape)
 
+    @property
+    def terms(self) -> int:  # noqa: D102
+        return 1
+
     def squared_norms(self) -> Tensor:  # noqa: D102
         squares = row_norms(self.values).square()
         return squares.new_zeros(self.num_records).index_add_(0, self.records, squares)
@@ -244,6 +261,10 @@ class Reordered:
     values: PerRecordGradient
     axes: tuple[int, ...]
     shape: torch.Size
+
+    @property
+    def terms(self) -> int:  # noqa: D102
+        return self.values.terms
 
     def squared_norms(self) -> Tensor:  # noqa: D102
         return self.values.squared_norms()

@@ -37,6 +37,10 @@ class Tied:
     product: Outer
     rows: Rows
 
+    @property
+    def terms(self) -> int:  # noqa: D102 - the protocol says it, here and below
+        return self.product.terms + 1
+
     def squared_norms(self) -> Tensor:
         """In float64, as the two parts may cancel, and never less than what rounding of the sum could leave."""
         a, g, owners, values = self.product.inputs, self.product.output_gradients, self.rows.records, self.rows.values
@@ -60,7 +64,7 @@ class Tied:
         self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
     ) -> Tensor:
         """Both in float64, and rounded once at most: they may cancel within a record."""
-        some = adding_up.slices(len(factors), self.product.inputs.shape[2] + 1, together or len(factors))
+        some = adding_up.slices(len(factors), self.terms, together or len(factors))
         total = reduce(Tensor.add_, (self._in_float64(own, factors, together or len(factors)) for own in some))
         return placed(total.to(type_of_sum(self.rows.values, out, dtype)), out)
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dpbnn.branches import beside, join
-from dpbnn.clipping.gradient import LARGEST_PART
+from dpbnn.clipping.adding_up import LARGEST_PART
 from dpbnn.privacy.sampling import PoissonSampler, largest_batch
 from dpbnn.records import Batch, ResidentRecords
 

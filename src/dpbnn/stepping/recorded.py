@@ -19,7 +19,8 @@ import torch
 
 from dpbnn._warn import warn
 from dpbnn.branches import beside, join, side_by_side, when_there_is_room
-from dpbnn.clipping.gradient import LARGEST_PART
+from dpbnn.clipping.adding_up import LARGEST_PART
+from dpbnn.clipping.gradient import shorten
 from dpbnn.clipping.objective import wide
 from dpbnn.generators import drawing_from
 from dpbnn.one_piece import in_one_piece, joined
@@ -226,19 +227,22 @@ class RecordedSteps:
         side_by_side(clip, zip(self._runs, self._states, self._sums, self._feed.read(size), strict=True))
 
     def _add_noise(self, step: int) -> None:
-        """Noise is written over the sums; those of very many records are rounded afterwards."""
+        """Add noise in place: to float64 sums, which are rounded afterwards, or to what is released, by the plan."""
 
         def add(run: tuple[Work, Weights, NoisySum]) -> None:
             work, sums, noisy = run
             types = {name: values.dtype for name, values in noisy.gradients.items()}
-            clipped = ClippedSum(_copied(sums, self._noised(sums, noisy)), work.plan.clip_norm_at(step), types)
+            if self._sizes.together > LARGEST_PART and not work.in_float64:
+                shorten(sums, work.plan.clip_norm_at(step))
+            clipped = ClippedSum(_copied(sums, self._noised(work, sums, noisy)), work.plan.clip_norm_at(step), types)
             _copied(add_noise(clipped, work.plan.noise_at(step), self._noise, step).gradients, noisy.gradients)
 
         side_by_side(add, zip(self._runs, self._sums, self._noisy, strict=True))
 
-    def _noised(self, sums: Weights, noisy: NoisySum) -> Weights:
-        """What gets the noise: the sums as they are, if there are so many records, else what is released."""
-        return dict(sums if self._sizes.together > LARGEST_PART else noisy.gradients)
+    @staticmethod
+    def _noised(work: Work, sums: Weights, noisy: NoisySum) -> Weights:
+        """What gets the noise: the float64 sums, if the plan has such large batches, else what is released."""
+        return dict(sums if work.in_float64 else noisy.gradients)
 
     def _take(self, step: int) -> None:
         """Update and keep."""
@@ -258,7 +262,8 @@ class RecordedSteps:
         def draw_noise() -> None:
             with beside() as branch:
                 if is_cuda and all(work.plan.is_private for work in self._runs):
-                    self._noise.draw_ahead([self._noised(*run) for run in zip(self._sums, self._noisy, strict=True)])
+                    runs = zip(self._runs, self._sums, self._noisy, strict=True)
+                    self._noise.draw_ahead([self._noised(*run) for run in runs])
             branches.append(branch)
 
         if len(self._runs) > 1:  # they are branches, which do not branch again

@@ -1,17 +1,17 @@
 """What a run's steps need, and the two verbs that every way of taking them has."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from dpbnn.clipping import CheckedModel, clip_and_sum, refuse_inexact_sums
-from dpbnn.clipping.gradient import LARGEST_PART
+from dpbnn.clipping.adding_up import LARGEST_PART
 from dpbnn.clipping.objective import wide
 from dpbnn.diagnostics import Diagnostics
 from dpbnn.execution import Execution
-from dpbnn.methods import Method
+from dpbnn.methods import SGLD, KeepSamples, Method
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.privacy.sampling import PoissonSampler, largest_batch
@@ -41,13 +41,18 @@ class Work:
 
     @property
     def size_for_memory(self) -> int:
-        """The number of records that memory and precision are chosen for: the plan's, or the true one if larger."""
+        """Records for which memory is chosen: the plan's number, or the true one if larger."""
         return max(self.plan.dataset_size, len(self.records))
 
     @property
     def largest_batch(self) -> int:
-        """How many records a batch has at most, as far as settings and memory are chosen for it."""
-        return largest_batch(self.size_for_memory, self.plan.sampling_rate)
+        """How many records a batch has at most, by the plan: what follows from it must not depend on the records."""
+        return largest_batch(self.plan.dataset_size, self.plan.sampling_rate)
+
+    @property
+    def in_float64(self) -> bool:
+        """Whether sums stay float64 until they have their noise, as those of many records do."""
+        return self.largest_batch > LARGEST_PART
 
     @property
     def sampler(self) -> PoissonSampler:
@@ -65,7 +70,7 @@ class Work:
             clipping=self.plan.clipping,
             micro_batch_size=self.execution.micro_batch_size,
             precision=self.execution.precision,
-            in_float64=self.largest_batch > LARGEST_PART,
+            in_float64=self.in_float64,
             **how,
         )
 
@@ -76,13 +81,16 @@ class Work:
 
     def refuse_inexact_sums(self) -> None:
         """Refuse, before the first step, a largest batch whose sum could not be exact enough."""
-        if self.largest_batch > LARGEST_PART:
-            state = self.initial_state()
-            self.method.begin_step(state, 0)
+        if self.in_float64:
+            method = self.method
+            if isinstance(method, SGLD):  # its own place for samples must not be opened twice
+                method = replace(method, keep_as=KeepSamples(max_samples=2))
+            state = replace(self, method=method).initial_state()
+            method.begin_step(state, 0)
             x, y = (part.to(self.device) for part in self.records.empty)
             refuse_inexact_sums(
                 self.checked,
-                self.method.weights(state, 0),
+                method.weights(state, 0),
                 x,
                 y,
                 self.largest_batch,

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import dpbnn
-from dpbnn.clipping import gradient
+from dpbnn.clipping import adding_up, gradient
 from dpbnn.clipping.joint import Joint
 from dpbnn.clipping.per_record import Dense, Outer
 from dpbnn.privacy import cpu_noise
@@ -45,7 +45,7 @@ def many_weights():
 
 def many_records():
     """`dpbnn audit`, more than 4096 records."""
-    return attacked(nn.Linear(5, 3), others=gradient.LARGEST_PART, observations=1_500)
+    return attacked(nn.Linear(5, 3), others=adding_up.LARGEST_PART, observations=1_500)
 
 
 def of_the_first_level(patch):
