@@ -9,7 +9,7 @@ from torch import nn
 
 import dpbnn
 from dpbnn.audit.rounding import that_round_both_ways
-from dpbnn.clipping import adding_up, clipped_gradient_sum
+from dpbnn.clipping import adding_up, clipped_gradient_sum, deferred
 from dpbnn.clipping.adding_up import LARGEST_PART
 from dpbnn.clipping.gradient import ROUNDING_ROOM
 from dpbnn.clipping.joint import Joint
@@ -95,9 +95,22 @@ def test_products_that_cancel_over_positions_leave_nothing_behind(n):
     assert float((total.double() - truth).norm()) <= 1e-6 * float(truth.norm())
 
 
+@pytest.mark.parametrize("positions", [2, 49, 100, 101, 256])
+@pytest.mark.parametrize("left", [1e-6, 0.01, 0.02, 0.04])
+def test_a_norm_that_is_measured_in_float32_is_too_short_by_no_more_than_its_share(positions, left):
+    """All terms but the first are too small to be added to it in float32, and the last takes most of it away."""
+    a, g = torch.ones(2, positions, 8), torch.full((2, positions, 8), 0.99 * 2.0**-24)
+    g[:, 0], g[:, -1] = 1.0, left - 1.0
+    true = torch.einsum("itp,itd->ipd", g.double(), a.double()).flatten(1).norm(dim=1)
+    counted = deferred.Deferred.of(a, g, torch.Size((8, 8))).squared_norms().sqrt()
+    assert torch.all(true <= counted * (1 + deferred.PRODUCT_SHARE))
+    assert torch.all(counted <= torch.maximum(1.001 * true, 0.05 * a.norm(dim=2).mean() * g.norm(dim=2).sum(dim=1)))
+
+
 def test_the_room_for_rounding_holds_all_shares():
     """What a record's own norm takes is half of what rounds its square; docs/clipping.md shows the split."""
-    own = ROUNDING_SHARE + LONGEST_FLOAT32_SUM * 2**-25
+    own = deferred.PRODUCT_SHARE + LONGEST_FLOAT32_SUM * 2**-25
+    assert ROUNDING_SHARE < deferred.PRODUCT_SHARE, "products whose norms are taken in float64 need less"
     stored = 2 * LARGEST_PART * 2**-24
     assert own >= 1e-4
     assert adding_up.SHARE + own + stored <= ROUNDING_ROOM

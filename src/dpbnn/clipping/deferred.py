@@ -22,8 +22,11 @@ MOST_ON_CUDA = 2**32
 """Bytes for one layer that a GPU is given."""
 SMALL = 2**22
 """Bytes for one layer that are not worth saving."""
-LONGEST_FLOAT32_PRODUCT = 256
+LONGEST_FLOAT32_PRODUCT = 100
 """Positions that may be added up in float32 when a norm is measured; the sum itself is taken in float64."""
+PRODUCT_SHARE = 3.2e-4
+"""How much of the clip norm rounding of these may use up: T positions are off by T 2^-24 of their norms added up. So a
+record whose terms cancel counts at least as ``T 2^-24 / PRODUCT_SHARE`` of these."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +96,11 @@ def _squares(outer: Outer) -> Tensor:
     a, g = (norms.clamp_min(SMALLEST_NORM) for norms in outer.norms)
     terms = (a * g).sum(dim=(1, 2))
     # Both what is measured here and what is summed later are rounded per term.
-    least = 2 * least_of_terms(outer.inputs.dtype)
-    if outer.inputs.shape[2] > LONGEST_FLOAT32_PRODUCT:
+    least, positions = 2 * least_of_terms(outer.inputs.dtype), outer.inputs.shape[2]
+    if positions > LONGEST_FLOAT32_PRODUCT:
         outer = Outer(outer.inputs.double(), outer.output_gradients.double(), outer.shape)
+    else:
+        least = max(least, positions * 2**-24 / PRODUCT_SHARE)
     return torch.maximum(outer.dense().squared_norms(), (least * terms).square())
 
 
