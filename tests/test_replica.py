@@ -1,13 +1,16 @@
 """A replica has the model's tensors and nothing else of it."""
 
+import gc
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 import dpbnn
-from dpbnn.replica import Pool, replica, switches_of
+from dpbnn.clipping import check_model
+from dpbnn.replica import Pool, replica, state_of, switches_of
 
 
 class Odd(nn.Module):
@@ -140,6 +143,79 @@ def test_a_change_of_the_model_is_noticed(change):
     assert switches_of(model) == before
     change(model)
     assert switches_of(model) != before
+
+
+class Gated(nn.Module):
+    """Has all kinds of state that its outputs may depend on beside its trained weights."""
+
+    share = 0.0
+
+    def __init__(self, then):
+        super().__init__()
+        self.layer, self.then, self.settings = nn.Linear(2, 2), then, SimpleNamespace(share=0.0)
+        self.register_buffer("gate", torch.zeros(()))
+        self.frozen, self.tensor = nn.Parameter(torch.zeros(3), requires_grad=False), torch.zeros(2)
+
+
+def keeping(values):
+    return lambda x: x * values[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model, _: model.gate.fill_(1),
+        lambda model, _: model.frozen.data.fill_(1),
+        lambda model, _: model.tensor.fill_(1),
+        lambda model, _: setattr(model.settings, "share", 1.0),
+        lambda model, _: setattr(type(model), "share", 1.0),
+        lambda model, _: setattr(type(model), "extra", lambda self: 1),
+        lambda model, _: model.then.__closure__[0].cell_contents.append(2.0),
+        lambda model, _: setattr(model.then, "__defaults__", (3,)),
+        lambda _, likelihood: setattr(likelihood, "mix", 1.0),
+    ],
+)
+def test_whatever_a_verdict_rests_on_is_noticed(change):
+    kind = type("Own", (Gated,), {})
+    model, likelihood = kind(keeping([1.0])), SimpleNamespace(mix=0.0)
+    before = state_of(model, likelihood)
+    with torch.no_grad():
+        model.layer.weight.fill_(1)
+    assert state_of(model, likelihood) == before, "trained weights are not part of it"
+    change(model, likelihood)
+    assert state_of(model, likelihood) != before
+
+
+def test_what_comes_after_something_that_is_gone_is_not_taken_for_it():
+    first = nn.Linear(2, 2)
+    model = nn.Sequential(first)
+    model.then = torch.zeros(2)
+    before, number = switches_of(model), id(model.then)
+    for _ in range(100):
+        model.then = None
+        model.then = torch.zeros(2)
+        assert switches_of(model) != before
+        if id(model.then) == number:
+            return
+    pytest.skip("no address came again")
+
+
+def test_a_verdict_keeps_no_model_alive():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+            self.then = lambda x: self.layer(x)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    model = Model()
+    check_model(model, dpbnn.Categorical(), torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_pool_lends_each_thing_to_one_and_makes_new_ones_when_its_key_changes():

@@ -12,19 +12,21 @@ copies, and whose parameters, buffers and other tensors are the very same.
 """
 
 import copy
+import hashlib
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from dpbnn.types import DpbnnError
 
-__all__ = ["Pool", "replica", "switches_of"]
+__all__ = ["Identity", "Pool", "replica", "state_of", "switches_of"]
 
 Item = TypeVar("Item")
 DEPTH = 4
@@ -146,32 +148,78 @@ def _globals_of(function: FunctionType) -> Iterator[tuple[str, object]]:
         yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)
 
 
-def switches_of(model: nn.Module) -> Any:
-    """What can change between two uses of the same model, as far as plain values and tensors show it."""
-    modules = tuple((name, type(module), *_plain(module)) for name, module in model.named_modules())
-    parameters = tuple((id(p), p.requires_grad, p.shape, p.dtype) for p in model.parameters())
-    return modules, parameters, tuple(id(buffer) for buffer in model.buffers())
+class Identity:
+    """A thing that still exists: equal to itself alone. What comes after it may have the same `id`."""
+
+    def __init__(self, value: object) -> None:
+        self._number = id(value)
+        self._get: Callable[[], object]
+        try:
+            self._get = weakref.ref(value)
+        except TypeError:  # it stays as long as this does
+            self._get = lambda: value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self._get() is not None and self._get() is other._get()
+
+    def __hash__(self) -> int:
+        return self._number
 
 
-def _plain(module: nn.Module) -> tuple[object, ...]:
+def switches_of(model: nn.Module) -> Hashable:
+    """What can change between two uses of the same model, as far as plain values and identities show it."""
+    modules = tuple((name, *_plain(module)) for name, module in model.named_modules())
+    parameters = tuple((Identity(p), p.requires_grad, p.shape, p.dtype) for p in model.parameters())
+    return modules, parameters, tuple(map(Identity, model.buffers()))
+
+
+def state_of(model: nn.Module, *others: object) -> Hashable:
+    """All of what a model's outputs depend on but its trained weights, and the same of further objects."""
+    fixed = (values for values in _tensors(model) if not (isinstance(values, nn.Parameter) and values.requires_grad))
+    seen = tuple((_of_class(type(other)), _seen(other, DEPTH)) for other in others)
+    return switches_of(model), tuple(map(_digest, fixed)), seen
+
+
+def _digest(values: Tensor) -> bytes:
+    plain = values.detach().cpu().contiguous()
+    return hashlib.blake2b(plain.reshape(-1).view(torch.uint8).numpy().data).digest()
+
+
+def _plain(module: nn.Module) -> tuple[type, Hashable, Hashable]:
     """A module's attributes on which its forward may depend, but for its parameters, buffers and modules."""
     parts = ("_parameters", "_buffers", "_modules")
-    return tuple((name, _seen(value, DEPTH)) for name, value in vars(module).items() if name not in parts)
+    own = tuple((name, _seen(value, DEPTH)) for name, value in vars(module).items() if name not in parts)
+    return type(module), _of_class(type(module)), own
 
 
-def _seen(value: object, depth: int) -> object:
+def _of_class(kind: type) -> Hashable:
+    """What a class of the user's, and those that it inherits from, hold."""
+    kinds = [own for own in kind.__mro__ if own.__module__.partition(".")[0] not in ("builtins", "torch", "dpbnn")]
+    return tuple(
+        (Identity(own), name, _seen(value, DEPTH))
+        for own in kinds
+        for name, value in vars(own).items()
+        if not (name.startswith("__") and name.endswith("__") and name != "__call__")
+    )
+
+
+def _seen(value: object, depth: int) -> Hashable:
     """Plain values as they are, collections and objects by what is in them, everything else by identity."""
     if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if depth == 0 or isinstance(value, (Tensor, nn.Module, type)) or callable(value):
-        return id(value)
+        return type(value), value
+    if depth == 0 or isinstance(value, (Tensor, nn.Module, type)):
+        return Identity(value)
     if isinstance(value, dict):
-        return tuple((key if isinstance(key, str) else id(key), _seen(own, depth - 1)) for key, own in value.items())
+        return tuple((_seen(key, 0), _seen(inner, depth - 1)) for key, inner in value.items())
     if isinstance(value, (list, tuple, set, frozenset, deque)):
-        return type(value), tuple(_seen(own, depth - 1) for own in value)
-    if hasattr(value, "__dict__"):
+        return type(value), tuple(_seen(inner, depth - 1) for inner in value)
+    if isinstance(value, FunctionType):
+        return Identity(value), tuple(_seen(inner, depth - 1) for _, inner in _inside(value) if inner is not None)
+    if isinstance(value, CellType):
+        return tuple(_seen(inner, depth - 1) for _, inner in _inside(value))
+    if not callable(value) and hasattr(value, "__dict__"):
         return type(value), _seen(vars(value), depth - 1)
-    return id(value)
+    return Identity(value)
 
 
 class Pool(Generic[Item]):

@@ -26,7 +26,7 @@ from dpbnn.clipping.treatment import Treatment
 from dpbnn.clipping.verdict import Verdict, refuse_mixing_in, try_out
 from dpbnn.generators import Generators, drawing_from
 from dpbnn.likelihoods import Likelihood
-from dpbnn.replica import replica, switches_of
+from dpbnn.replica import replica, state_of, switches_of
 from dpbnn.types import DpbnnError, Weights
 
 __all__ = ["CheckedModel", "check_model"]
@@ -72,7 +72,7 @@ def check_model(
         The model is left as it is, at every moment.
     """
     _refuse_known_offenders(model)
-    key = (likelihood, switches_of(model), x.shape[1:], x.dtype, x.device, y.shape[1:], y.dtype)
+    key = (likelihood, state_of(model, likelihood), x.shape[1:], x.dtype, x.device, y.shape[1:], y.dtype)
     known = _verdicts.setdefault(model, {})
     is_new, working = key not in known, replica(model)
     if is_new:
