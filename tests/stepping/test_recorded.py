@@ -1,5 +1,6 @@
 """Recorded steps on a CPU, where a recording does its work again: what Python had settled stays as it was recorded."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -164,13 +165,28 @@ def test_what_cannot_be_recorded_goes_on_one_by_one_and_says_so(at):
     steps = RecordedSteps([resident(position.work)], [position.state], 0, Refuses(at))
     with pytest.warns(dpbnn.DpbnnWarning, match="one by one, which is slower: it decides on the host"):
         found, other = released(steps, position.state)
-    assert steps.how == "one by one"
+    assert steps.how == ("one by one" if at < 3 else "recorded and replayed (CUDA graphs)")  # at first, or later on
     for one, another in zip(expected, found, strict=True):
         for name in one:
             torch.testing.assert_close(one[name], another[name], rtol=1e-4, atol=1e-5)
     for name in state.weights:
         torch.testing.assert_close(state.weights[name], other.weights[name], rtol=1e-4, atol=1e-5)
     assert state.store.count == other.store.count
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_how_steps_were_taken_does_not_tell_how_large_batches_were(monkeypatch, at):
+    """There is no room for so many recordings, and half of all batches need a second part."""
+    monkeypatch.setattr("dpbnn.stepping.recorded.DEVIATIONS", 0.0)
+    plan, found = dpbnn.PrivacyPlan(N, B, 2, 1.0, 1.0, 1e-5), {}
+    for seed in range(8):
+        _, position = work_for(dpbnn.SGD(0.1), plan, seed=seed)
+        steps = RecordedSteps([resident(position.work)], [position.state], 0, Refuses(at))
+        with warnings.catch_warnings(action="ignore"):
+            for step in range(2):
+                steps.all_at_once(step)
+        found[steps.how] = found.get(steps.how, 0) + 1
+    assert found == {"one by one" if at < 4 else "recorded and replayed (CUDA graphs)": 8}
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])

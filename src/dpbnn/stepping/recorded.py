@@ -101,17 +101,19 @@ class RecordedSteps:
         self._recorded_from = first_step + WARM_UP
         self._recordings: dict[Any, Callable[[], None]] = {}
         self._one_by_one: list[EagerSteps] = []
+        self._how = "recorded and replayed (CUDA graphs)"
 
     @property
     def how(self) -> str:
-        """In words, for the release."""
-        return EagerSteps.how if self._one_by_one else "recorded and replayed (CUDA graphs)"
+        """In words, for the release: what the first recorded step has settled, whatever batches came later."""
+        return self._how
 
     def release(self, state: Any, step: int) -> NoisySum:
         """What this step of the only run makes public."""
         if not self._one_by_one:
             try:
                 self._begin(step)
+                self._record_all(step, at_once=False)
                 self._parts_and_noise(step, self._read(step))
             except (RuntimeError, NotRecordable) as error:
                 self._give_up(error, step)
@@ -142,6 +144,7 @@ class RecordedSteps:
         if not self._one_by_one:
             try:
                 self._begin(step)
+                self._record_all(step, at_once=True)
                 parts = self._read(step)
                 if self._sizes.is_one and len(parts) == 1 and step >= self._recorded_from:
                     self._feed.next_part()
@@ -171,6 +174,18 @@ class RecordedSteps:
         self._masks.reseed(partial(self._runs[0].randomness.seed_masks, step))
         self._noise.begin(step)
 
+    def _record_all(self, step: int, at_once: bool) -> None:
+        """In the first recorded step, also what its batch does not need: whether that works must not tell its size.
+
+        The largest part comes first: its memory has room for all others.
+        """
+        if step == self._recorded_from:
+            self._recording(("part", self._sizes.largest), step, partial(self._part, self._sizes.largest))
+            self._recording("noise", step, self._add_noise)
+            self._recording("take", step, self._take)
+            if at_once and self._sizes.is_one:
+                self._recording("whole", step, self._whole)
+
     def _read(self, step: int) -> list[int]:
         """The sizes of the parts of this step's batch."""
         with drawing_from(self._masks) if self._runs[0].draws_when_read else nullcontext():
@@ -185,8 +200,6 @@ class RecordedSteps:
         for sums in self._sums:
             for (piece,) in joined(list(sums.values())):
                 piece.zero_()
-        if step == self._recorded_from:  # the largest first: its memory has room for all others
-            self._recording(("part", self._sizes.largest), step, partial(self._part, self._sizes.largest))
         for size in parts:
             self._feed.next_part()
             self._recording(("part", size), step, partial(self._part, size))()
@@ -290,6 +303,8 @@ class RecordedSteps:
         reason = "out of memory" if is_memory else (str(error).strip() or type(error).__name__).splitlines()[0]
         text = f"These steps cannot be recorded and are taken one by one, which is slower: {reason}"
         warn(text)
+        if step <= self._recorded_from:
+            self._how = EagerSteps.how
         ledgers: Sequence[Ledger | None] = self._ledgers or [None] * len(self._runs)
         self._one_by_one = [EagerSteps(work, step, own) for work, own in zip(self._runs, ledgers, strict=True)]
 
