@@ -13,7 +13,7 @@ from tests.combinations.covering import Cell, Rule, Space, Target, cover, target
 BOUNDARY = ("method", "clipping", "levels", "batch", "micro_batch", "rows", "network", "precision")
 """Every triple of their values is covered: they decide what passes the privacy boundary."""
 COSTLY = ("batch", "network", "workers", "entry", "runs", "threads")
-"""Where nothing else asks for another value, they have the usual one."""
+"""Slow to vary: they keep the usual value unless a combination needs another."""
 ALWAYS_SHOWN = ("method", "network", "likelihood")
 
 

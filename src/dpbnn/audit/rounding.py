@@ -1,8 +1,9 @@
 """Whether a sum over many records is moved by more than the clip norm, because one record more rounds the others.
 
-A network of one weight, whose gradients all point the same way, so that sums get as large as they can. In float32 a sum
-over 2^18 records of norm C is off by up to C / 32, which is more than the room that clipping leaves. That holds for the
-sum as a whole, and for the sums of the parts that a batch is taken in.
+A network of one weight, whose gradients all point the same way, so that sums get as large as they can. Stored in float32,
+a sum over 2^18 records of norm C is rounded by up to C / 64. The sum with one record more may be rounded as far the other
+way: together C / 32, where clipping leaves room for C / 200. So it is for the sums of parts, where these are stored in
+float32.
 """
 
 import math
@@ -24,7 +25,7 @@ from dpbnn.training import prepared
 __all__ = ["RoundingAudit", "audit_rounding", "that_round_both_ways"]
 
 CLIP_NORMS = (0.7, 1.0)
-"""Of the two steps. The first is no power of two: sums of clipped records would be rounded to multiples of it."""
+"""One for each of the two steps. 0.7 is no power of two: with one, sums of clipped records would be exact."""
 IN_A_ROW, PLACES = 10, 4
 ROUNDING = 1e-6
 
@@ -70,7 +71,7 @@ def audit_rounding(records: int = 2**18) -> RoundingAudit:
 
 
 def _hard(records: int) -> Iterator[tuple[int, list[Tensor]]]:
-    """A step, and gradients of data sets, of which any two that follow one another differ by one record."""
+    """A step, and gradients of data sets, of which each differs from the next by one record."""
     yield 0, [torch.ones(records + more) for more in range(IN_A_ROW)]
     large = 2 ** (int(math.log2(records)) - 1)
     tiny = torch.full((records - large,), -0.3 * large * 2.0**-23)
@@ -83,9 +84,10 @@ def _hard(records: int) -> Iterator[tuple[int, list[Tensor]]]:
 
 
 def that_round_both_ways(count: int, part: int = LARGEST_PART) -> Tensor:
-    """Values of which each `part` in a row sum to a little more than half of float32's last bit; one on, to less.
+    """Values in groups of `part`, all below 0.995: the float32 sum of every group rounds up.
 
-    With the first of them, the float32 sum of every part rounds up; without it, down. None is above 0.995.
+    Without the first value each group begins one further on, and rounds down: then it sums to a little less than half of
+    the last bit, and to a little more before.
     """
     parts, half = count // part, 2.0 ** (math.floor(math.log2(0.99 * part)) - 24)
     little = min(2.0**-20, half / 8)

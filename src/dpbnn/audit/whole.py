@@ -90,13 +90,9 @@ class Audit:
         """What speaks against the claim."""
         parts: list[tuple[str, Any]] = [*self.mechanism.items(), *self.variations.items()]
         parts += [(name, getattr(self, name)) for name in ("rounding", "randomness", "sampling")]
-        failed = [
-            f"{name}: not so that {check.name}" for name, part in parts for check in part.checks if not check.holds
-        ]
+        failed = [f"{name}: failed: {check.name}" for name, part in parts for check in part.checks if not check.holds]
         beyond = [
-            f"one run by {name}: not so that {run.check.name}"
-            for name, run in self.one_run.items()
-            if not run.check.holds
+            f"one run by {name}: failed: {run.check.name}" for name, run in self.one_run.items() if not run.check.holds
         ]
         return failed + beyond
 

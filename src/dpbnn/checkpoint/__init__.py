@@ -13,7 +13,7 @@ bit as in the journal reveal nothing new. With the same noise on another sum, tw
 difference. So there is one worker at a time, and whatever may change a bit means a fresh key.
 
 Guarantees:
-    A resumed run ends as an uninterrupted one, with its weights and its ledger.
+    A run resumed in the same environment ends as an uninterrupted one, with its weights and its ledger.
     A checkpoint of other data, another model or another plan is refused.
     One worker at a time works on a checkpoint.
     A checkpoint of another host is refused unless it is taken over, and its former owner then releases nothing more.

@@ -1,4 +1,4 @@
-"""What a run's steps need, and the two verbs that every way of taking them has."""
+"""What a run's steps need, and what every way of taking them can do."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ __all__ = ["Steps", "Work"]
 
 @dataclass(frozen=True)
 class Work:
-    """One run with its secret draws; `seed` is for what hides nothing."""
+    """One run with its secret draws; `seed` is the user's and never reaches sampling, noise or masks."""
 
     checked: CheckedModel
     records: Records
@@ -100,7 +100,7 @@ class Work:
 
     @property
     def draws_when_read(self) -> bool:
-        """Whether reading a batch may draw from this process's generator: a `Dataset` that augments."""
+        """Whether reading a batch may draw in this process: a `Dataset` that augments, without workers."""
         return isinstance(self.records, DatasetRecords) and self.execution.dataset_workers == 0
 
 
