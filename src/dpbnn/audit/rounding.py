@@ -1,9 +1,8 @@
 """Whether a sum over many records is moved by more than the clip norm, because one record more rounds the others.
 
-A network of one weight, whose gradients all point the same way, so that sums get as large as they can. Stored in float32,
-a sum over 2^18 records of norm C is rounded by up to C / 64. The sum with one record more may be rounded as far the other
-way: together C / 32, where clipping leaves room for C / 200. So it is for the sums of parts, where these are stored in
-float32.
+A network of one weight, whose gradients all point the same way, so that sums get as large as they can. Stored in
+float32, a sum over 2^18 records of norm C is rounded by up to C / 64. With one record more it may be rounded as far the
+other way: together C / 32, where clipping leaves room for C / 200. The same holds for sums of parts.
 """
 
 import math
@@ -86,8 +85,8 @@ def _hard(records: int) -> Iterator[tuple[int, list[Tensor]]]:
 def that_round_both_ways(count: int, part: int = LARGEST_PART) -> Tensor:
     """Values in groups of `part`, all below 0.995: the float32 sum of every group rounds up.
 
-    Without the first value each group begins one further on, and rounds down: then it sums to a little less than half of
-    the last bit, and to a little more before.
+    Without the first value each group begins one further on, and rounds down: its sum is then a little below half of
+    the last bit, and was a little above.
     """
     parts, half = count // part, 2.0 ** (math.floor(math.log2(0.99 * part)) - 24)
     little = min(2.0**-20, half / 8)

@@ -44,7 +44,7 @@ class Probe:
 
 
 def plain(values: Tensor) -> Tensor:
-    """As drawn. As a `change` it makes an ordinary record: where the background is `plain` too, a copy of the one before."""
+    """As drawn. As a `change` it makes an ordinary record; among plain ones, a copy of the one before."""
     return values
 
 

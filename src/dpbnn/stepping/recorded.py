@@ -128,7 +128,7 @@ class RecordedSteps:
             try:
                 again = self._recording("take", step, self._take)
             except (RuntimeError, NotRecordable) as error:
-                self._give_up(error, step + 1)
+                self._give_up(error, step, goes_on_at=step + 1)
             else:
                 again()
                 self._end(step)
@@ -149,6 +149,8 @@ class RecordedSteps:
                 if self._sizes.is_one and len(parts) == 1 and step >= self._recorded_from:
                     self._feed.next_part()
                     last = self._recording("whole", step, self._whole)
+                    if step == self._recorded_from:  # a batch of several parts will need it
+                        self._recording("take", step, self._take)
                 else:
                     self._parts_and_noise(step, parts)
                     last = self._recording("take", step, self._take)
@@ -182,7 +184,6 @@ class RecordedSteps:
         if step == self._recorded_from:
             self._recording(("part", self._sizes.largest), step, partial(self._part, self._sizes.largest))
             self._recording("noise", step, self._add_noise)
-            self._recording("take", step, self._take)
             if at_once and self._sizes.is_one:
                 self._recording("whole", step, self._whole)
 
@@ -298,7 +299,7 @@ class RecordedSteps:
             read_ahead(batches, work.device, work.draws_when_read), work.records.empty, self._sizes, work.device
         )
 
-    def _give_up(self, error: Exception, step: int) -> None:
+    def _give_up(self, error: Exception, step: int, goes_on_at: int | None = None) -> None:
         is_memory = isinstance(error, torch.OutOfMemoryError)  # whose text has sizes, which are those of a batch
         reason = "out of memory" if is_memory else (str(error).strip() or type(error).__name__).splitlines()[0]
         text = f"These steps cannot be recorded and are taken one by one, which is slower: {reason}"
@@ -306,7 +307,9 @@ class RecordedSteps:
         if step <= self._recorded_from:
             self._how = EagerSteps.how
         ledgers: Sequence[Ledger | None] = self._ledgers or [None] * len(self._runs)
-        self._one_by_one = [EagerSteps(work, step, own) for work, own in zip(self._runs, ledgers, strict=True)]
+        self._one_by_one = [
+            EagerSteps(work, goes_on_at or step, own) for work, own in zip(self._runs, ledgers, strict=True)
+        ]
 
 
 def _copied(values: Weights, places: Weights) -> Weights:
