@@ -1,6 +1,9 @@
 """Records come from memory or a Dataset, by Poisson sampling alone."""
 
+import pickle
 import random
+import traceback
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -11,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 import dpbnn
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.privacy.sampling import PoissonSampler
-from dpbnn.records import as_records
+from dpbnn.records import as_records, generators_of_the_process
 from dpbnn.types import DpbnnError
 
 X, Y = torch.randn(50, 3), torch.randint(4, (50,))
@@ -147,3 +150,150 @@ def test_reading_a_dataset_leaves_torchs_generator_alone():
 def test_draws_of_a_dataset_from_a_generator_of_its_own_are_refused(generator, workers):
     with pytest.raises(dpbnn.DpbnnError, match="leave the generator out"):
         fit_on(Augmented(generator), execution=dpbnn.Execution(dataset_workers=workers))
+
+
+@dataclass
+class Chosen:
+    """A sampler of the same rows in every step."""
+
+    rows: list[int]
+    randomness: Randomness
+
+    def batches(self, first_step, end):
+        return ([*self.rows] for _ in range(first_step, end))
+
+
+def of_torch():
+    return torch.rand(()) + torch.randn(())
+
+
+def of_numpy():
+    return np.random.rand() + np.random.normal()  # noqa: NPY002
+
+
+def of_python():
+    return random.random() + random.gauss()
+
+
+def by_all():
+    return of_torch() + of_numpy() + of_python()
+
+
+DRAWS = [of_torch, of_numpy, of_python, by_all]
+READ = [(0, of_torch), *((1, draw) for draw in DRAWS), (2, by_all)]
+
+
+def drawn(draw, workers, rows=tuple(range(9)), first_step=0, randomness=None, dataset=Augmented):
+    """What was drawn for each row in each of some steps."""
+    records = as_records(dataset(draw), None, torch.float32)
+    sampler = Chosen(rows, randomness or Randomness.from_seed(3))
+    read = records.batches(sampler, first_step, 4, workers)
+    return {
+        (step, row): float(own[0]) - row
+        for step, (x, _) in enumerate(read, first_step)
+        for row, own in zip(rows, x, strict=True)
+    }
+
+
+@pytest.mark.parametrize(("workers", "draw"), READ)
+def test_what_reading_a_record_draws_does_not_depend_on_the_others(workers, draw):
+    everybody, without = drawn(draw, workers), drawn(draw, workers, rows=(1, 2, 5, 8))
+    assert len(set(everybody.values())) == len(everybody) == 36
+    assert all(everybody[place] == value for place, value in without.items())
+
+
+class SometimesAugmented(Augmented):
+    """The first records draw nothing, nor do most others."""
+
+    def __getitem__(self, row):
+        return torch.ones(3) * row + (float(self.draw()) if row in (5, 8) else 0.0), row % 2
+
+
+@pytest.mark.parametrize(("workers", "draw"), READ)
+def test_a_draw_that_nobody_expected_is_the_records_own_too(workers, draw):
+    found = [drawn(draw, workers, rows=rows, dataset=SometimesAugmented) for rows in ((1, 5, 8), (2, 3, 8), (8, 5))]
+    for step in range(4):
+        assert len({own[step, 8] for own in found}) == 1
+        assert found[0][step, 5] == found[2][step, 5] != found[0][step, 8] != 0.0
+
+
+@pytest.mark.parametrize(("workers", "draw"), READ)
+def test_a_run_that_goes_on_draws_what_it_would_have_drawn(workers, draw):
+    whole, rest = drawn(draw, workers), drawn(draw, workers, first_step=2)
+    assert rest == {place: value for place, value in whole.items() if place[0] >= 2}
+
+
+def test_torchs_draws_are_the_same_with_any_number_of_workers():
+    assert drawn(of_torch, 0) == drawn(of_torch, 1) == drawn(of_torch, 2)
+
+
+@pytest.mark.parametrize(("workers", "draw"), READ)
+def test_what_reading_draws_comes_from_the_key_and_leaves_the_process_alone(workers, draw):
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        random.seed(seed)
+        before = generators_of_the_process(), torch.get_rng_state().tolist()
+        found.append(drawn(draw, workers))
+        assert before == (generators_of_the_process(), torch.get_rng_state().tolist())
+    assert found[0] == found[1] != drawn(draw, workers, randomness=Randomness.from_seed(4))
+
+
+@pytest.mark.parametrize(("workers", "draw"), READ)
+def test_no_seed_of_63_bits_decides_what_reading_draws(workers, draw, monkeypatch):
+    """A torch generator on a CPU uses 32 bits of its seed: here those of two keys agree."""
+    monkeypatch.setattr(Randomness, "torch_seed", lambda *_: 5)
+    one, other = (drawn(draw, workers, randomness=Randomness.from_seed(seed)) for seed in (1, 2))
+    assert not set(one.values()) & set(other.values())
+
+
+def test_a_data_set_that_draws_is_the_same_every_time_that_it_is_read_whole():
+    records = as_records(Augmented(by_all), None, torch.float32)
+    first, again = next(records.all()), next(records.all())
+    assert torch.equal(first[0], again[0])
+
+
+def test_runs_with_workers_repeat_with_the_same_key_alone():
+    how = {"execution": dpbnn.Execution(dataset_workers=1)}
+    first, again, other = (fit_on(Augmented(by_all), unsafe_seed=seed, **how) for seed in (1, 1, 2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_the_key_is_not_shown_where_records_are_read():
+    from dpbnn.records import _ReadingAlone
+
+    reading = _ReadingAlone(as_records(TensorDataset(X, Y), None, torch.float32), Randomness.from_seed(0))
+    assert str(reading.randomness.key) not in repr(reading)
+    step, rows = 3, [1, 4]
+    sent = pickle.loads(pickle.dumps(reading))  # as to a worker that is spawned
+    assert sent.randomness == reading.randomness
+    assert torch.equal(sent.read((step, []))[0], X[:0])
+    assert torch.equal(super(_ReadingAlone, sent).items(step, rows)[1][0], X[4])
+
+
+class Unreadable(Dataset):
+    """Fails for one record, in one way or another, or has one that is unlike the others."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def __len__(self):
+        return 7919
+
+    def __getitem__(self, row):
+        if row == 5003 and self.how == "raises":
+            raise KeyError(f"no file of {row}")
+        return torch.zeros(6011 if row == 5003 and self.how == "has another shape" else 3), 0
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("how", ["raises", "has another shape"])
+def test_an_error_of_reading_says_nothing_of_the_batch(how, workers):
+    sampler = Chosen([*range(1009), 5003], Randomness.from_seed(0))
+    records = as_records(Unreadable(how), None, torch.float32)
+    with pytest.raises(DpbnnError, match="got KeyError from one" if how == "raises" else "one shape and type") as error:
+        list(records.batches(sampler, 0, 1, workers))
+    said = "".join(traceback.format_exception(error.value))
+    assert not any(secret in said for secret in ("5003", "6011", "1009", "1010"))

@@ -1,8 +1,12 @@
-"""The private records, in memory or behind a map-style `Dataset`, handed out by Poisson sampling alone."""
+"""The private records, in memory or behind a map-style `Dataset`, handed out by Poisson sampling alone.
+
+Guarantees:
+    What reading a record draws is a function of the secret key, the step and the record's row.
+"""
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -11,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
-from dpbnn.generators import Generators, drawing_from
+from dpbnn.generators import Generators, default_generators, drawing_from
+from dpbnn.privacy.randomness import Randomness
 from dpbnn.privacy.sampling import PoissonSampler
 from dpbnn.types import DpbnnError
 
@@ -30,6 +35,8 @@ __all__ = [
 Batch = tuple[Tensor, Tensor]
 
 DIGEST_ROWS = 4096
+PLAIN, REDIRECTED, SEEDED = range(3)
+"""How much care a worker takes of draws."""
 LOOKS = 3
 """How often a record is read to see what that draws: another thread might draw at the same time."""
 
@@ -123,24 +130,33 @@ class DatasetRecords:
         return self.length
 
     def batches(self, sampler: PoissonSampler, first_step: int, end: int, workers: int) -> Iterator[Batch]:  # noqa: D102
-        # Workers seed random augmentation from this generator, which must be as secret as the sampling.
-        generator = torch.Generator().manual_seed(sampler.randomness.torch_seed("workers", first_step))
-        yield from DataLoader(
-            self.dataset,
-            batch_sampler=_Batches(sampler, first_step, end),
-            num_workers=workers,
-            collate_fn=partial(_collate, self.empty, self.dtype),
-            generator=generator,
-        )
+        steps = zip(range(first_step, end), sampler.batches(first_step, end), strict=True)
+        yield from self._read(steps, sampler.randomness, workers)
 
     def all(self) -> Iterator[Batch]:  # noqa: D102
-        for start in range(0, self.length, DIGEST_ROWS):
-            with drawing_from(Generators.seeded(0)):  # the same every time, also where reading draws
-                items = [self.dataset[row] for row in range(start, min(start + DIGEST_ROWS, self.length))]
-            yield _collate(self.empty, self.dtype, items)
+        every = range(self.length)
+        parts = ((0, every[start : start + DIGEST_ROWS]) for start in range(0, self.length, DIGEST_ROWS))
+        known = Randomness.from_seed(0)  # the same every time, also where reading draws
+        yield from self._read(parts, known, workers=int(self.draws_outside_torch))
+
+    def _read(self, steps: Iterable["_Rows"], randomness: Randomness, workers: int) -> Iterator[Batch]:
+        if workers == 0:
+            yield from map(_Reading(self, randomness).read, steps)
+            return
+        generator = torch.Generator()
+        randomness.seed("workers", 0, 0, generator)  # else torch's own would be drawn from
+        reading = _ReadingAlone(self, randomness)
+        loaded = DataLoader(reading, batch_size=None, sampler=steps, num_workers=workers, generator=generator)
+        try:
+            yield from ((x, y) for x, y in loaded)
+        except (RuntimeError, OSError) as error:  # whose text may say how many bytes a batch has
+            raise DpbnnError(
+                f"Worker processes must hand over every batch of a Dataset, got {type(error).__name__}: one was "
+                "stopped, or memory, shared memory or open files ran out."
+            ) from None
 
     def refuse_known_draws(self, workers: int) -> None:
-        """What reading draws must be secret, as masks are: draws of torch's are, and most draws of worker processes."""
+        """What reading draws must be secret, as masks are: torch's draws are, and in worker processes NumPy's too."""
         if self.draws_by_itself:
             raise DpbnnError(
                 "A Dataset must draw by torch's functions without a generator, if it draws, got one with a generator "
@@ -154,15 +170,78 @@ class DatasetRecords:
             )
 
 
-class _Batches(Sampler[list[int]]):
-    """A `PoissonSampler` in the form that a `DataLoader` takes."""
+_Rows = tuple[int, Sequence[int]]
+"""A step and the rows of its batch."""
 
-    def __init__(self, sampler: PoissonSampler, first_step: int, end: int) -> None:
-        self.arguments = (sampler, first_step, end)
 
-    def __iter__(self) -> Iterator[list[int]]:
-        sampler, first_step, end = self.arguments
-        return sampler.batches(first_step, end)
+@dataclass
+class _Reading:
+    """Reads one record after another, each with torch's draws from generators of its own.
+
+    They are seeded when something is drawn from them: a data set that draws nothing does not pay for it.
+    """
+
+    records: DatasetRecords
+    randomness: Randomness
+
+    def read(self, batch: _Rows) -> Batch:
+        """The records of one step."""
+        step, rows = batch
+        return _collate(self.records.empty, self.records.dtype, self.items(step, rows) if rows else [])
+
+    def items(self, step: int, rows: Sequence[int]) -> list[Any]:
+        """Its items, as the data set has them."""
+        with drawing_from(self.randomness.reading(step, rows[0])) as generators:
+            items = []
+            for row in rows:
+                generators.reseed(partial(self.randomness.seed_reading, step, row))
+                self.before(step, row)
+                items.append(_item(self.records.dataset, row))
+            return items
+
+    def before(self, step: int, row: int) -> None:
+        """What else must be seeded."""
+
+
+@dataclass
+class _ReadingAlone(_Reading, Dataset[Batch]):
+    """The same in a process in which nothing else draws, so that NumPy's and Python's generators are the record's too.
+
+    Batches are read with as little care as will do. Where the generators of the process show afterwards that something
+    was drawn from them, the batch is read again, and all later ones, with torch's draws redirected; and where that was
+    not all, with the generators of the process seeded for each record.
+    """
+
+    care: int = field(default=PLAIN, init=False)
+
+    def __getitem__(self, batch: _Rows) -> Batch:
+        return self.read(batch)
+
+    def items(self, step: int, rows: Sequence[int]) -> list[Any]:
+        self.randomness.seed_process("workers", step, 0)
+        before = _every_generator_of_the_process()
+        items = super().items(step, rows) if self.care else [_item(self.records.dataset, row) for row in rows]
+        enough = REDIRECTED if torch.cuda.is_initialized() else PLAIN  # a device has a generator that is not looked at
+        if self.care == SEEDED or (self.care >= enough and before == _every_generator_of_the_process()):
+            return items
+        self.care += 1
+        return self.items(step, rows)
+
+    def before(self, step: int, row: int) -> None:
+        if self.care == SEEDED:
+            self.randomness.seed_process("reading", step, row)
+
+
+def _item(dataset: Any, row: int) -> Any:
+    try:
+        return dataset[row]
+    except DpbnnError:
+        raise
+    except Exception as error:  # whose text and place may say which record it was, and so that the batch has it
+        raise DpbnnError(
+            f"Every record of a Dataset must be readable, got {type(error).__name__} from one; [dataset[row] for row "
+            "in range(len(dataset))] finds it, or reading fails in worker processes alone."
+        ) from None
 
 
 def as_records(x: Any, y: Any, dtype: torch.dtype) -> Records:
@@ -190,11 +269,21 @@ def as_records(x: Any, y: Any, dtype: torch.dtype) -> Records:
         raise DpbnnError("y must be None when X is a Dataset, whose items are (x, y) pairs.")
     if len(x) == 0:
         raise DpbnnError("A Dataset must hold at least one record, whose shape is looked at, got none.")
-    with drawing_from(Generators.seeded(0)):
-        one_x, one_y = _collate(None, dtype, [x[0]])
-        draws = all(_draws_outside_torch(x) for _ in range(LOOKS))
+    one_x, one_y, draws = _looked_at(x, dtype)
     by_itself = not draws and not _is_repeatable(x, dtype)
     return DatasetRecords(x, len(x), (one_x[:0], one_y[:0]), dtype, draws, by_itself)
+
+
+def _looked_at(dataset: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor, bool]:
+    """The first record, and whether reading it draws outside torch; if so, those generators get their states back."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with drawing_from(Generators.seeded(0)):
+        x, y = _collate(None, dtype, [dataset[0]])
+        draws = all(_draws_outside_torch(dataset) for _ in range(LOOKS))
+    if draws:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)  # noqa: NPY002
+    return x, y, draws
 
 
 def _is_repeatable(dataset: Any, dtype: torch.dtype) -> bool:
@@ -217,6 +306,10 @@ def generators_of_the_process() -> Any:
     """The states of NumPy's and Python's own generators."""
     of_numpy = np.random.get_state(legacy=False)["state"]  # noqa: NPY002 - the one that a dataset might use
     return random.getstate(), of_numpy["key"].tobytes(), of_numpy["pos"]
+
+
+def _every_generator_of_the_process() -> Any:
+    return default_generators(torch.device("cpu")), generators_of_the_process()
 
 
 def as_tensor(name: str, values: Any, dtype: torch.dtype) -> Tensor:
@@ -254,5 +347,12 @@ def _collate(empty: Batch | None, dtype: torch.dtype, items: Sequence[Any]) -> B
         return empty
     if not (isinstance(items[0], (tuple, list)) and len(items[0]) == 2):
         raise DpbnnError(f"A Dataset's items must be (x, y) pairs, got {type(items[0]).__name__}.")
-    x, y = default_collate(list(items))
+    try:
+        x, y = default_collate(list(items))
+    except (RuntimeError, TypeError, ValueError):  # which say where in the batch, and how large it is
+        kinds = " and ".join(type(part).__name__ for part in items[0])
+        raise DpbnnError(
+            "A Dataset's x and y must be tensors, arrays or numbers, each of one shape and type, got what cannot be "
+            f"put together: {kinds}."
+        ) from None
     return as_tensor("X", x, dtype), as_tensor("y", y, dtype)

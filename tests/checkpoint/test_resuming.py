@@ -7,9 +7,11 @@ import stat
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 import dpbnn
 from dpbnn.checkpoint import folder, opened
@@ -38,6 +40,32 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one_with_its_weights_and_its_led
     assert release.settings["releases_charged"] == expected.settings["releases_charged"] == 20
     assert release.settings["steps_taken"] == expected.settings["steps_taken"]
     assert not (tmp_path / "run").exists()
+
+
+class Augmented(Dataset):
+    """Draws while it is read."""
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, row):
+        return X[row] + float(self.draw()), Y[row]
+
+
+@pytest.mark.parametrize(("workers", "draw"), [(0, lambda: torch.rand(())), (1, np.random.rand)])
+def test_a_resumed_run_reads_what_it_would_have_read(monkeypatch, tmp_path, workers, draw):
+    """A step that is repeated draws the same: otherwise it would be dropped and charged again."""
+    options = {"x": Augmented(draw), "y": None, "method": dpbnn.SGD(learning_rate=0.1)}
+    options |= {"execution": dpbnn.Execution(checkpoint_seconds=1000.0, dataset_workers=workers)}
+    expected = fit(**options)
+    options |= {"checkpoint": tmp_path / "run"}
+    fit_interrupted(monkeypatch, "clip_and_sum", 8, **options)
+    release = fit(**options)
+    assert same_weights(release, expected)
+    assert release.settings["releases_charged"] == 20
 
 
 def test_a_resumed_run_keeps_its_own_key(monkeypatch, tmp_path):

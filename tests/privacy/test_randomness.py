@@ -1,5 +1,6 @@
 """Secret draws: independent between steps and purposes, repeatable, and normal out into the tails."""
 
+import random
 import subprocess
 import sys
 from functools import partial
@@ -9,8 +10,9 @@ import pytest
 import torch
 from scipy import stats
 
-from dpbnn.generators import drawing_from
+from dpbnn.generators import default_generators, drawing_from
 from dpbnn.privacy.randomness import CHUNK, Randomness
+from dpbnn.records import generators_of_the_process
 from dpbnn.types import DpbnnError
 
 CPU = torch.device("cpu")
@@ -112,6 +114,34 @@ def test_masks_do_not_depend_on_what_was_drawn_or_seeded_before():
     first, *again, other, _ = drawn
     assert all(torch.equal(a, b) for own in again for a, b in zip(first, own, strict=True))
     assert not torch.equal(first[0], other[0])
+
+
+def states_of_the_process():
+    return default_generators(CPU), generators_of_the_process()
+
+
+def test_reading_and_a_process_are_seeded_anew_for_each_key_step_and_row():
+    """Also where 63-bit seeds agree; and the same again after anything was drawn."""
+    states = []
+    before = states_of_the_process(), torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Randomness, "torch_seed", lambda *_: 5)
+            for seed, step, row in [(1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4), (1, 23, 0), (1, 2, 30), (1, 2, 3)]:
+                randomness = Randomness.from_seed(seed)
+                randomness.seed_process("reading", step, row)
+                own = randomness.reading(step, row).on(CPU).get_state().numpy().tobytes()
+                torch_own, (of_python, of_numpy, _) = states_of_the_process()
+                states.append((own, torch_own, of_python, of_numpy))
+                torch.rand(3), np.random.normal(), random.gauss()  # noqa: NPY002
+    finally:
+        torch.set_rng_state(before[1])
+        np.random.set_state(before[2])  # noqa: NPY002
+        random.setstate(before[3])
+    assert states_of_the_process() == before[0]
+    for kind in zip(*states, strict=True):
+        assert len(set(kind)) == len(states) - 1
+        assert kind[0] == kind[-1]
 
 
 def test_a_seed_must_be_a_whole_number():

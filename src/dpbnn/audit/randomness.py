@@ -2,25 +2,29 @@
 
 streams    each purpose, step and part of a step has a generator of its own: at steps near powers of two, a power of
            two apart, and at random
-asked for  sampling, masks and noise ask for different ones
-draws      the same of what comes out: noise, masks and batches
+asked for  sampling, masks, noise and the reading of records ask for different ones
+draws      the same of what comes out: noise, masks, batches, and what reading a record draws
+seeds      torch's generators on a CPU are in states that no seed of 32 bits leads to
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpbnn.audit.checks import Check
-from dpbnn.generators import drawing_from
-from dpbnn.privacy.randomness import Randomness
+from dpbnn.generators import Generators, drawing_from
+from dpbnn.privacy.randomness import MERSENNE_OFFSET, MERSENNE_WORDS, Randomness
 from dpbnn.privacy.sampling import PoissonSampler
 
 __all__ = ["RandomnessAudit", "audit_randomness"]
 
-PURPOSES, PARTS = ("sampling", "noise", "model", "workers"), (0, 1, 2)
+OF_A_PROCESS = ("process", "NumPy", "Python")
+READERS = [f"{purpose}, {kind}" for purpose in ("reading", "workers") for kind in OF_A_PROCESS]
+PURPOSES, PARTS = ("sampling", "noise", "model", "reading", "workers", *READERS), (0, 1, 2)
 LARGEST_POWER, AT_RANDOM = 40, 200
 RUNS = 2
 MEMBERS = 200
@@ -60,10 +64,13 @@ def audit_randomness() -> RandomnessAudit:
     ]
     checks = [
         Check("no two steps, purposes, parts or runs share a stream", float(_differ(streams))),
-        Check("sampling, masks and noise ask for different streams", float(_asks_apart())),
+        Check("sampling, masks, noise and reading ask for different streams", float(_asks_apart())),
         _drawn("no two steps or runs have the same noise", runs, steps, _noise_on(torch.device("cpu"))),
         _drawn("no two steps or runs have the same masks", runs, steps, _mask),
         _drawn("no two steps or runs have the same batch", runs, steps, _batch),
+        _drawn("no two steps or runs draw the same to read a record", runs, steps, partial(_to_read, row=0)),
+        Check("no two records draw the same to be read", float(_differ([_to_read(runs[0], 0, row) for row in steps]))),
+        Check("masks and reading draw from more than 32 bits", float(not any(map(_has_32_bits, _all_of(runs[0]))))),
     ]
     if torch.cuda.is_available():
         name = "no two steps or runs have the same noise on a GPU"
@@ -102,6 +109,25 @@ def _mask(randomness: Randomness, step: int) -> bytes:
         return bytes(torch.rand(4, dtype=torch.float64).numpy().tobytes())
 
 
+def _to_read(randomness: Randomness, step: int, row: int) -> bytes:
+    with drawing_from(randomness.reading(step, row)):
+        return bytes(torch.rand(4, dtype=torch.float64).numpy().tobytes())
+
+
+def _all_of(randomness: Randomness) -> Iterator[Generators]:
+    for step in range(WATCHED_STEPS):
+        yield randomness.masks(step)
+        yield randomness.reading(step, step)
+
+
+def _has_32_bits(generators: Generators) -> bool:
+    """Whether the state is that of a seed, which is its first word on a CPU."""
+    state = generators.on(torch.device("cpu")).get_state().numpy()
+    words = slice(MERSENNE_OFFSET, MERSENNE_OFFSET + 8 * MERSENNE_WORDS)
+    seed = int(state[words].view(np.uint64)[0])
+    return bool((state[words] == torch.Generator().manual_seed(seed).get_state().numpy()[words]).all())
+
+
 def _batch(randomness: Randomness, step: int) -> bytes:
     return PoissonSampler(MEMBERS, 0.5, randomness).batch(step).tobytes()
 
@@ -112,9 +138,9 @@ class _Watched(Randomness):
 
     asked: set[tuple[str, int, int]] = field(default_factory=set)
 
-    def generator(self, purpose: str, step: int, part: int = 0) -> np.random.Generator:
+    def _derive(self, purpose: str, step: int, part: int) -> bytes:
         self.asked.add((purpose, step, part))
-        return super().generator(purpose, step, part)
+        return super()._derive(purpose, step, part)
 
 
 def _asks_apart() -> bool:
@@ -135,3 +161,4 @@ def _uses() -> Iterator[Callable[[Randomness, int], bytes | Tensor]]:
     yield _noise_on(torch.device("cpu"))
     yield _batch
     yield _mask
+    yield partial(_to_read, row=0)

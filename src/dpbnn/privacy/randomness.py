@@ -10,6 +10,7 @@ prove a record's presence.
 
 import hashlib
 import os
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -73,9 +74,9 @@ class Randomness:
         entropy = int.from_bytes(self._derive(purpose, step, part))
         return np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy, pool_size=8)))
 
-    def torch_seed(self, purpose: str, step: int) -> int:
-        """A 63-bit seed for a torch generator on a CUDA device, or for one whose seed is hashed again."""
-        return int.from_bytes(self._derive(purpose, step, 0)[:8]) >> 1
+    def torch_seed(self, purpose: str, step: int, part: int = 0) -> int:
+        """A 63-bit seed for a torch generator on a CUDA device."""
+        return int.from_bytes(self._derive(purpose, step, part)[:8]) >> 1
 
     def masks(self, step: int) -> Generators:
         """The generators from which a model draws by itself in one step: dropout masks.
@@ -86,14 +87,38 @@ class Randomness:
         return Generators(partial(self.seed_masks, step))
 
     def seed_masks(self, step: int, generator: torch.Generator) -> None:
-        """Bring a generator into the state of one step; on a CPU the whole of it is set, not its 32-bit seed."""
-        if generator.device.type != "cpu":
-            generator.manual_seed(self.torch_seed("model", step))
-            return
-        state = generator.manual_seed(0).get_state()
-        words = self.generator("model", step).integers(0, 2**32, MERSENNE_WORDS, dtype=np.uint64)
-        state.numpy()[MERSENNE_OFFSET : MERSENNE_OFFSET + 8 * MERSENNE_WORDS] = words.view(np.uint8)
-        generator.set_state(state)
+        """Bring a generator into the state of one step."""
+        self.seed("model", step, 0, generator)
+
+    def reading(self, step: int, row: int) -> Generators:
+        """The generators from which the reading of one record in one step draws: augmentation.
+
+        They are the record's own: where a batch shared them, one record more would shift what the others draw.
+        """
+        return Generators(partial(self.seed_reading, step, row))
+
+    def seed_reading(self, step: int, row: int, generator: torch.Generator) -> None:
+        """Bring a generator into the state of one record in one step."""
+        self.seed("reading", step, row, generator)
+
+    def seed_process(self, purpose: str, step: int, part: int) -> None:
+        """Bring the generators of the whole process into one state: torch's on the CPU, NumPy's and Python's.
+
+        For processes of this library alone: in the user's, anybody may draw from them or seed them.
+        """
+        self.seed(f"{purpose}, process", step, part, torch.default_generator)
+        words = np.frombuffer(self._derive(f"{purpose}, NumPy", step, part), dtype=np.uint32)
+        np.random.seed(words)  # noqa: NPY002 - the one that a dataset might use
+        random.seed(self._derive(f"{purpose}, Python", step, part))
+
+    def seed(self, purpose: str, step: int, part: int, generator: torch.Generator) -> None:
+        """Bring a torch generator into one state; on a CPU the whole of it is set, not its 32-bit seed."""
+        generator.manual_seed(self.torch_seed(purpose, step, part))
+        if generator.device.type == "cpu":
+            state = generator.get_state()
+            words = self.generator(purpose, step, part).integers(0, 2**32, MERSENNE_WORDS, dtype=np.uint64)
+            state.numpy()[MERSENNE_OFFSET : MERSENNE_OFFSET + 8 * MERSENNE_WORDS] = words.view(np.uint8)
+            generator.set_state(state)
 
     def add_normals(self, tensors: Sequence[Tensor], scale: float, step: int) -> None:
         """Add `scale` times an independent standard normal to every number, in place, as the noise of one step."""

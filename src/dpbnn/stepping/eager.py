@@ -1,10 +1,8 @@
 """Steps taken one by one: works for every model on every device."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
-from dpbnn.generators import drawing_from
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.mechanism import add_noise
 from dpbnn.records import Batch
@@ -27,11 +25,10 @@ class EagerSteps:
     def release(self, state: Any, step: int) -> NoisySum:
         """One release: the only lines that see records and what they become."""
         work = self._work
-        masks = work.randomness.masks(step)
-        with drawing_from(masks) if work.draws_when_read else nullcontext():
-            x, y = next(self._batches)
+        x, y = next(self._batches)
         work.method.begin_step(state, step)
-        clipped = work.clipped(state, step, x, y, masks=masks, observe=work.diagnostics.observer(step))
+        masks, observe = work.randomness.masks(step), work.diagnostics.observer(step)
+        clipped = work.clipped(state, step, x, y, masks=masks, observe=observe)
         if self._ledger is not None:
             self._ledger.made()
         return add_noise(clipped, work.plan.noise_at(step), work.randomness, step)
@@ -50,4 +47,4 @@ class EagerSteps:
     def _read(self, first_step: int) -> Iterator[Batch]:
         work = self._work
         batches = work.records.batches(work.sampler, first_step, work.plan.steps, work.execution.dataset_workers)
-        return read_ahead(batches, work.device, work.draws_when_read)
+        return read_ahead(batches, work.device, work.read_when_asked)

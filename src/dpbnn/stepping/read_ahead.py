@@ -16,8 +16,8 @@ BATCHES_AHEAD = 4
 def read_ahead(batches: Iterator[Batch], device: torch.device, when_asked: bool) -> Iterator[Batch]:
     """The same batches on `device`; those that come from the host's memory to a CUDA device, by a thread.
 
-    `when_asked` reads each only when it is asked for: a dataset that draws in this process must find the generator as
-    it is seeded for that step.
+    `when_asked` reads each only when it is asked for, in the thread that asks: code of the user's may not expect
+    another.
     """
     if device.type != "cuda" or when_asked:
         yield from ((x.to(device), y.to(device)) for x, y in batches)

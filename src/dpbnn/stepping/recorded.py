@@ -11,7 +11,6 @@ Guarantees:
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -22,7 +21,6 @@ from dpbnn.branches import beside, join, side_by_side, when_there_is_room
 from dpbnn.clipping.adding_up import LARGEST_PART
 from dpbnn.clipping.gradient import shorten
 from dpbnn.clipping.objective import wide
-from dpbnn.generators import drawing_from
 from dpbnn.one_piece import in_one_piece, joined
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.mechanism import add_noise
@@ -114,7 +112,7 @@ class RecordedSteps:
             try:
                 self._begin(step)
                 self._record_all(step, at_once=False)
-                self._parts_and_noise(step, self._read(step))
+                self._parts_and_noise(step, self._feed.parts(step))
             except (RuntimeError, NotRecordable) as error:
                 self._give_up(error, step)
             else:
@@ -145,7 +143,7 @@ class RecordedSteps:
             try:
                 self._begin(step)
                 self._record_all(step, at_once=True)
-                parts = self._read(step)
+                parts = self._feed.parts(step)
                 if self._sizes.is_one and len(parts) == 1 and step >= self._recorded_from:
                     self._feed.next_part()
                     last = self._recording("whole", step, self._whole)
@@ -186,11 +184,6 @@ class RecordedSteps:
             self._recording("noise", step, self._add_noise)
             if at_once and self._sizes.is_one:
                 self._recording("whole", step, self._whole)
-
-    def _read(self, step: int) -> list[int]:
-        """The sizes of the parts of this step's batch."""
-        with drawing_from(self._masks) if self._runs[0].draws_when_read else nullcontext():
-            return self._feed.parts(step)
 
     def _end(self, step: int) -> None:
         """Outside of the graphs: the methods' work after a step."""
@@ -296,7 +289,7 @@ class RecordedSteps:
             return ResidentFeed(work.records, [run.sampler for run in self._runs], self._sizes, first_step)
         batches = work.records.batches(work.sampler, first_step, work.plan.steps, work.execution.dataset_workers)
         return StreamedFeed(
-            read_ahead(batches, work.device, work.draws_when_read), work.records.empty, self._sizes, work.device
+            read_ahead(batches, work.device, work.read_when_asked), work.records.empty, self._sizes, work.device
         )
 
     def _give_up(self, error: Exception, step: int, goes_on_at: int | None = None) -> None:

@@ -99,8 +99,8 @@ class Work:
             )
 
     @property
-    def draws_when_read(self) -> bool:
-        """Whether reading a batch may draw in this process: a `Dataset` that augments, without workers."""
+    def read_when_asked(self) -> bool:
+        """Whether reading a batch is the user's code in this process: a `Dataset` that no worker reads."""
         return isinstance(self.records, DatasetRecords) and self.execution.dataset_workers == 0
 
 

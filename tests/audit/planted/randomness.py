@@ -1,9 +1,10 @@
 """Bugs of secret draws: the same numbers twice, or numbers that somebody knows."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
 import dpbnn
 from dpbnn import training
@@ -11,12 +12,43 @@ from dpbnn.audit.randomness import audit_randomness
 from dpbnn.generators import Generators
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.privacy.sampling import PoissonSampler
+from dpbnn.records import as_records
 from tests.audit.planted.common import PLAN, Bug, X, Y, fitted, network
 
 LOUD = replace(PLAN, batch_size=10, steps=20, noise_multiplier=100.0)
 """So much noise that weights move by hardly anything else."""
 TOO_ALIKE = 0.8
 """A correlation of 75 independent pairs is beyond it once in 10^17 times."""
+
+
+class Drawing(Dataset):
+    """Its records draw while they are read."""
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, row):
+        return X[row] + torch.rand(()), Y[row]
+
+
+@dataclass
+class Chosen:
+    """A sampler of these rows in every step."""
+
+    rows: list[int]
+    randomness: Randomness
+
+    def batches(self, first_step, end):
+        return (self.rows for _ in range(first_step, end))
+
+
+def alone():
+    """Contract: what reading a record draws depends on no other record."""
+    records, randomness = as_records(Drawing(), None, torch.float32), Randomness.from_operating_system()
+    (with_others, _), (by_itself, _) = (
+        next(records.batches(Chosen(rows, randomness), 0, 1, 0)) for rows in ([1, 2, 3], [3])
+    )
+    return not torch.equal(with_others[-1], by_itself[-1])
 
 
 def streams():
@@ -75,6 +107,13 @@ def batches_from_the_noise(patch):
     patch.setattr(PoissonSampler, "_draw", planted)
 
 
+def reading_from_32_bits(patch):
+    def planted(self, step, row, generator):
+        generator.manual_seed(self.torch_seed("reading", step, row))
+
+    patch.setattr(Randomness, "seed_reading", planted)
+
+
 def one_stream_for_all_runs(patch):
     shared = Randomness.from_operating_system()
     patch.setattr(Randomness, "from_operating_system", staticmethod(lambda: shared))
@@ -98,6 +137,12 @@ BUGS = [
         "masks from a constant seed",
         lambda p: p.setattr(Randomness, "masks", lambda *_: Generators.seeded(0)),
         streams,
+    ),
+    Bug("what reading a record draws follows from 32 bits", reading_from_32_bits, streams),
+    Bug(
+        "records of a batch draw one after another from one stream",
+        lambda p: p.setattr(Generators, "reseed", lambda *_: None),
+        alone,
     ),
     Bug("runs of `fit_many` that share their noise", one_stream_for_all_runs, side_by_side),
     Bug("noise from the user's seed", the_users_seed, seeded),
