@@ -1,6 +1,6 @@
 """What a run's steps need, and what every way of taking them can do."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -11,12 +11,12 @@ from dpbnn.clipping.adding_up import LARGEST_PART
 from dpbnn.clipping.objective import wide
 from dpbnn.diagnostics import Diagnostics
 from dpbnn.execution import Execution
-from dpbnn.methods import SGLD, KeepSamples, Method
+from dpbnn.methods import SGLD, Method
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.privacy.sampling import PoissonSampler, largest_batch
 from dpbnn.records import DatasetRecords, Records
-from dpbnn.types import ClippedSum, NoisySum
+from dpbnn.types import ClippedSum, Draws, NoisySum, Weights
 
 __all__ = ["Steps", "Work"]
 
@@ -76,21 +76,27 @@ class Work:
 
     def initial_state(self) -> Any:
         """The method's, at the model's weights as they are."""
+        return self.method.init(self._model_weights(), self.plan, self.seed)
+
+    def _model_weights(self) -> Weights:
         weights = self.checked.objective.model_weights() | self.checked.likelihood_weights
-        return self.method.init({name: wide(values) for name, values in weights.items()}, self.plan, self.seed)
+        return {name: wide(values) for name, values in weights.items()}
+
+    def _first_weights(self) -> Weights | Draws:
+        """Where the first step takes its gradients. That of a chain is known without its state, which opens a folder."""
+        if isinstance(self.method, SGLD):
+            return self._model_weights()
+        state = self.initial_state()
+        self.method.begin_step(state, 0)
+        return self.method.weights(state, 0)
 
     def refuse_inexact_sums(self) -> None:
         """Refuse, before the first step, a largest batch whose sum could not be exact enough."""
         if self.in_float64:
-            method = self.method
-            if isinstance(method, SGLD):  # its own place for samples must not be opened twice
-                method = replace(method, keep_as=KeepSamples(max_samples=2))
-            state = replace(self, method=method).initial_state()
-            method.begin_step(state, 0)
             x, y = (part.to(self.device) for part in self.records.empty)
             refuse_inexact_sums(
                 self.checked,
-                method.weights(state, 0),
+                self._first_weights(),
                 x,
                 y,
                 self.largest_batch,
