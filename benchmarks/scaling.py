@@ -61,7 +61,7 @@ def of_kept(keep_as: Callable[[int], Keeping], count: int) -> Step:
     weights = {name: p.detach() for name, p in dpbnn.networks.MLP(784, [200], 10).to(device()).named_parameters()}
 
     def keep() -> None:
-        store = keep_as(count).open(weights, count, 0)
+        store = keep_as(count).open(weights, count)
         for step in range(count):
             store.expect(step)
             store.write(step, weights)

@@ -16,7 +16,7 @@ launch takes a step of each. Every run has its own batches, noise and state, as 
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,6 +82,7 @@ def fit_many(
     Guarantees:
         Each run has batches and noise of its own.
         The releases are those of single runs, but for rounding.
+        No two runs keep their samples in one folder.
     """
     refuse_several_processes()
     runs: list[Run] = []
@@ -91,6 +92,15 @@ def fit_many(
         with _named(index):
             run = prepared(one.model, x, targets, one.method, one.plan, one.likelihood, one.seed, device, execution)
             runs.append(run.inspected(x, targets))
+    with ExitStack() as reserved:
+        for index, run in enumerate(runs):
+            with _named(index):
+                reserved.enter_context(run.work.method.reserved(is_resumed=False))
+        return _released(runs, progress)
+
+
+def _released(runs: list[Run], progress: bool) -> list[Release]:
+    """Charge all of them at once, or none; and train them."""
     ledgers = Ledger.open_all([run.work.plan for run in runs])
     positions = [run.begin(None, ledger) for run, ledger in zip(runs, ledgers, strict=True)]
     releases: dict[int, Release] = {}

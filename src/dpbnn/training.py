@@ -103,9 +103,10 @@ def fit(
         measure = PublicMeasure.on(run.work.checked, public_data, plan.steps)
         run = run.inspected(X, y, public_data)
 
-        ledger = Ledger.open(run.work.plan, is_void=bool(_voided_by(run.work)))
-        position = run.trained(ledger, folder, measure, progress)
-        release = run.release(position, measure)
+        with method.reserved(is_resumed=folder is not None and folder.is_begun):
+            ledger = Ledger.open(run.work.plan, is_void=bool(_voided_by(run.work)))
+            position = run.trained(ledger, folder, measure, progress)
+            release = run.release(position, measure)
         if keep_checkpoint:
             run.save(position, folder)
         elif folder is not None:

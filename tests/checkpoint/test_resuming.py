@@ -68,6 +68,24 @@ def test_a_resumed_run_reads_what_it_would_have_read(monkeypatch, tmp_path, work
     assert release.settings["releases_charged"] == 20
 
 
+class Scaled(nn.Module):
+    """Its scale is a single number without a dimension."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale = network(), nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x):
+        return self.scale * self.layer(x)
+
+
+def test_a_model_in_float64_with_a_weight_without_dimensions_is_resumed(monkeypatch, tmp_path):
+    options = {"x": X.double(), "model": Scaled().double()}
+    expected = fit(**options)
+    fit_interrupted(monkeypatch, "fingerprint", 8, checkpoint=tmp_path / "run", **options)
+    assert same_weights(fit(checkpoint=tmp_path / "run", **options), expected)
+
+
 def test_a_resumed_run_keeps_its_own_key(monkeypatch, tmp_path):
     """The key of the interrupted run comes from its checkpoint; a second interruption changes nothing either."""
     options = {"checkpoint": tmp_path / "run", "unsafe_seed": None}

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import dpbnn
+from dpbnn.methods.keeping import keep_samples
 from dpbnn.methods.keeping.window import Window
 from dpbnn.posterior import LowRankGaussian, WeightSamples
 
@@ -34,7 +35,7 @@ def offer(store, step, weights, importance):
 
 
 def kept(keeping, steps=200, importance=lambda step: 1.0, **options):
-    store = keeping.open(LIKE, steps, run=0)
+    store = keeping.open(LIKE, steps)
     for step, weights in enumerate(chain(steps, **options)):
         offer(store, step, weights, importance(step))
     return store
@@ -74,7 +75,7 @@ def test_the_window_drops_the_burn_in_and_thins_back_from_the_last(steps, burn_i
 )
 def test_too_few_or_too_many_samples_are_refused_before_training(keeping, words):
     with pytest.raises(dpbnn.DpbnnError, match=words):
-        keeping.open(LIKE, 10, run=0)
+        keeping.open(LIKE, 10)
     plan = dpbnn.PrivacyPlan(20, 5, 10, clip_norm=1.0, noise_multiplier=1.0, delta=1e-2)
     if keeping.burn_in:
         with pytest.raises(dpbnn.DpbnnError, match=words):
@@ -104,7 +105,7 @@ def test_arguments_are_validated():
 def test_room_in_memory_bounds_the_samples_and_half_precision_doubles_them():
     size = 4 * sum(values.numel() for values in LIKE.values())
     counts = [
-        dpbnn.KeepSamples(max_bytes=10 * size, dtype=dtype, burn_in=0).open(LIKE, 1000, run=0).window.count
+        dpbnn.KeepSamples(max_bytes=10 * size, dtype=dtype, burn_in=0).open(LIKE, 1000).window.count
         for dtype in ("float32", "bfloat16")
     ]
     assert counts == [10, 20]
@@ -125,42 +126,85 @@ def test_samples_are_the_iterates_themselves(tmp_path, on_disk, dtype):
         assert sum(file.stat().st_size for file in path.glob("*.bin")) == 10 * 21 * (4 if dtype is None else 2)
 
 
+def half(store, **options):
+    """Most of a chain; 5 samples of it are kept."""
+    for step, weights in enumerate(list(chain(200, **options))[:150]):
+        offer(store, step, weights, 1.0)
+    return store
+
+
 def test_samples_on_disk_belong_to_one_run(tmp_path):
     keeping = dpbnn.KeepSamples(thin=10, path=tmp_path / "samples")
-    half_done = keeping.open(LIKE, 200, run=0)
-    for step, weights in enumerate(list(chain(200))[:150]):
-        offer(half_done, step, weights, 1.0)
-    with pytest.raises(dpbnn.DpbnnError, match="not this run's"):
-        keeping.open(LIKE, 200, run=1)
-    with pytest.raises(dpbnn.DpbnnError, match="not this run's"):
-        keeping.open(LIKE, 100, run=0)
-    kept(keeping)  # the same run may be taken up again
-    with pytest.raises(dpbnn.DpbnnError, match="finished run"):
-        kept(keeping)
-    (tmp_path / "else").mkdir()
-    (tmp_path / "else" / "layout.json").write_text("{")
+    first, second = keeping.open(LIKE, 200), keeping.open(LIKE, 200)
+    assert not (tmp_path / "samples").exists()
+    half(first)
+    for other in (second, keeping.open(LIKE, 200)):
+        with pytest.raises(dpbnn.DpbnnError, match=r"samples exists and is not this run's; choose another\.$"):
+            half(other, seed=1)
+    for step, weights in enumerate(chain(200)):
+        if step >= 150:
+            offer(first, step, weights, 1.0)
+    expected = flat_samples()[9::10]
+    found = torch.stack([torch.cat([own[name].flatten() for name in LIKE]) for own in first.posterior({}).draw(100, 0)])
+    assert torch.equal(found, expected)
     with pytest.raises(dpbnn.DpbnnError, match="choose another"):
-        dpbnn.KeepSamples(path=tmp_path / "else").open(LIKE, 200, run=0)
+        kept(keeping)
 
 
-@pytest.mark.parametrize("harm", ["another run's samples", "deleted", "cut off", "none"])
+@pytest.mark.parametrize("there", ["layout.json", "something else", None])
+def test_a_folder_with_other_files_is_not_touched(tmp_path, there):
+    path = tmp_path / "samples"
+    if there is None:
+        path.write_text("{")
+    else:
+        path.mkdir()
+        (path / there).write_text("{")
+    keeping = dpbnn.KeepSamples(path=path)
+    with pytest.raises(dpbnn.DpbnnError, match="choose another"):
+        kept(keeping)
+    with pytest.raises(dpbnn.DpbnnError, match="choose another"), keeping.reserved(is_resumed=False):
+        pass
+    assert (path if there is None else path / there).read_text() == "{"
+    assert there is None or len(list(path.iterdir())) == 1
+
+
+def test_of_two_that_make_a_folder_at_once_one_is_refused(tmp_path, monkeypatch):
+    keeping = dpbnn.KeepSamples(thin=10, path=tmp_path / "samples")
+    first, second = keeping.open(LIKE, 200), keeping.open(LIKE, 200)
+    monkeypatch.setattr(keep_samples, "_refuse_used", lambda path: None)  # both have looked already
+    half(first)
+    with pytest.raises(dpbnn.DpbnnError, match="choose another"):
+        half(second)
+
+
+def test_a_folder_that_cannot_be_made_is_refused_in_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    keeping = dpbnn.KeepSamples(path=tmp_path / "file" / "samples")
+    with (
+        pytest.raises(dpbnn.DpbnnError, match="must be a folder that can be made: Not a directory; choose another"),
+        keeping.reserved(is_resumed=False),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("harm", ["another run's samples", "written over", "deleted", "cut off", "none"])
 def test_a_resumed_run_refuses_samples_on_disk_that_are_not_its_own(tmp_path, harm):
     keeping = dpbnn.KeepSamples(thin=10, path=tmp_path / "samples")
-    first = keeping.open(LIKE, 200, run=0)
-    for step, weights in enumerate(list(chain(200))[:150]):
-        offer(first, step, weights, 1.0)
+    first = half(keeping.open(LIKE, 200))
     saved = first.to_save()
     assert saved["count"] == 5
     del first
     if harm == "another run's samples":
-        other = keeping.open(LIKE, 200, run=0)
-        for step, weights in enumerate(list(chain(200, seed=1))[:150]):
-            offer(other, step, weights, 1.0)
+        shutil.rmtree(tmp_path / "samples")
+        half(keeping.open(LIKE, 200), seed=1)
+    elif harm == "written over":
+        file = tmp_path / "samples" / "0.bin"
+        file.write_bytes(b"\1" + file.read_bytes()[1:])
     elif harm == "deleted":
         shutil.rmtree(tmp_path / "samples")
     elif harm == "cut off":
         os.truncate(tmp_path / "samples" / "0.bin", 8)
-    again = keeping.open(LIKE, 200, run=0)
+    again = keeping.open(LIKE, 200)
     if harm == "none":
         again.restore(saved)
         for step, weights in enumerate(chain(200)):
@@ -176,7 +220,7 @@ def test_a_resumed_run_refuses_samples_on_disk_that_are_not_its_own(tmp_path, ha
 
 def test_before_the_first_sample_the_posterior_is_the_current_weights():
     for keeping in (dpbnn.KeepSamples(), dpbnn.KeepSummary()):
-        store = keeping.open(LIKE, 100, run=0)
+        store = keeping.open(LIKE, 100)
         (weights,) = store.posterior({name: values + 3 for name, values in LIKE.items()}).draw(10, seed=0)
         assert (weights["a.bias"] == 3).all()
 

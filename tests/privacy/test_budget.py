@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from dp_accounting.rdp import RdpAccountant
 
 import dpbnn
 from dpbnn import BudgetAccountant, BudgetError, PrivacyPlan
-from dpbnn.privacy.budget import Together, arrived_from, composed_epsilon
+from dpbnn.privacy.budget import Together, ancestor, composed_epsilon
 
 SHAPE = {"dataset_size": 500, "batch_size": 100, "steps": 20, "clip_norm": 1.0, "delta": 1e-6}
 HALF = PrivacyPlan.for_budget(epsilon=0.5, **SHAPE)
@@ -175,16 +176,63 @@ def test_other_processes_do_not_pass_a_budget_by(start):
     train()
 
 
-def test_workers_learn_of_a_budget_from_their_parent_and_not_from_old_files():
+def _tried(opens=False):
     try:
-        arrived_from(os.getppid())
-        with pytest.raises(BudgetError, match="n_jobs=1"):
+        with BudgetAccountant(epsilon=100.0, delta=1e-2) if opens else nullcontext():
             train()
-        for saved_by in (os.getpid(), 4_000_000, None):
-            arrived_from(saved_by)
-            train()
-    finally:
-        arrived_from(None)
+    except BudgetError as error:
+        return str(error)
+    return "spent"
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux tells")
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_workers_that_are_older_than_a_budget_do_not_pass_it_by(start):
+    with multiprocessing.get_context(start).Pool(1) as pool:
+        assert pool.apply(_tried) == "spent"
+        with BudgetAccountant(epsilon=0.6, delta=1e-5) as budget:
+            for opens in (False, True):
+                assert "must not pass a BudgetAccountant by" in pool.apply(_tried, (opens,))
+            assert not budget.charges
+        assert pool.apply(_tried) == "spent"
+
+
+def _tried_twice(pipe):
+    with BudgetAccountant(epsilon=100.0, delta=1e-2):
+        for _ in range(2):
+            pipe.recv()
+            pipe.send(_tried())
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux tells")
+def test_a_budget_of_a_worker_does_not_pay_for_a_later_one_of_its_parent():
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    other = context.Process(target=_tried_twice, args=(there,))
+    other.start()
+    here.send("before")
+    assert here.recv() == "spent"
+    with BudgetAccountant(epsilon=0.6, delta=1e-5):
+        here.send("under it")
+        assert "must not pass a BudgetAccountant by" in here.recv()
+    other.join()
+
+
+def test_only_a_worker_is_sent_anything_and_not_whoever_reads_old_files():
+    assert ancestor(os.getppid()) == os.getppid()
+    for saved_by in (os.getpid(), 4_000_000, None):
+        assert ancestor(saved_by) is None
+
+
+def test_a_budget_leaves_nothing_open():
+    def files():
+        return len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
+
+    before = files()
+    with BudgetAccountant(epsilon=0.6, delta=1e-5):
+        pass
+    assert files() == before
 
 
 def test_a_search_is_charged_what_it_claims():

@@ -90,6 +90,12 @@ def test_changes_that_cancel_in_a_plain_sum_are_noticed():
     assert fingerprint(NoisySum({"a": bits.view(torch.float32)})) != fingerprint(NoisySum({"a": values}))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_single_number_without_a_dimension_has_a_fingerprint(dtype):
+    one, other = (NoisySum({"a": torch.tensor(value, dtype=dtype)}) for value in (1.0, 2.0))
+    assert fingerprint(one) == fingerprint(NoisySum({"a": one.gradients["a"].view(1)})) != fingerprint(other)
+
+
 def test_opening_a_ledger_charges_the_open_budget_once():
     with dpbnn.BudgetAccountant(epsilon=50, delta=1e-4) as budget:
         ledger = completed(Ledger.open(plan(5.0, 2, (0.1,)), {"a bound": 0.1}))

@@ -1,6 +1,8 @@
 """The estimators: scikit-learn's contract, and what they promise about privacy."""
 
 import json
+import multiprocessing
+import os
 import pickle
 import re
 import threading
@@ -290,6 +292,52 @@ def test_other_processes_do_not_pass_a_budget_by(classes):
         assert not budget.charges
         DPBayesClassifier(bounds=(0, 10), epochs=1, **PUBLIC).fit(X, y)
     clone(several).fit(X, y)
+
+
+def _fitted_in_a_worker(how, sent, X, y):
+    """What became of it, in a worker that unpickles all that it is sent and fits the first."""
+    first, *_ = [pickle.loads(own) for own in sent]
+    own = {
+        "itself": lambda: first,
+        "a clone": lambda: clone(first),
+        "sent on": lambda: pickle.loads(pickle.dumps(first)),
+    }
+    try:
+        own[how]().fit(X, y)
+    except dpbnn.BudgetError as error:
+        return str(error)
+    return "fitted"
+
+
+@pytest.fixture(scope="module")
+def older_worker():
+    """A process that is there before any budget."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        pool.apply(os.getpid)
+        yield pool
+
+
+@pytest.mark.parametrize("how", ["itself", "a clone", "sent on"])
+@pytest.mark.parametrize("searching", [False, True])
+def test_what_is_sent_under_a_budget_does_not_forget_it_whatever_comes_after_it(classes, older_worker, how, searching):
+    """It is fitted when the budget is closed already, so that the worker knows from the estimator alone."""
+    X, y = classes
+    model = DPBayesClassifier(method="sgd", bounds=(0, 10), epochs=1, **PUBLIC)
+    model = DPGridSearch(model, {"prior_scale": [1.0]}) if searching else model
+    before = pickle.dumps(model)
+    with dpbnn.BudgetAccountant(epsilon=1.0, delta=1e-4):
+        under = pickle.dumps(model)
+    for sent, expected in (([under], "n_jobs=1"), ([under, before], "n_jobs=1"), ([before, under], "fitted")):
+        assert expected in older_worker.apply(_fitted_in_a_worker, (how, sent, X, y))
+    pickle.loads(under).fit(X, y)  # in the process of the budget itself, after it
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux tells")
+def test_an_older_template_is_not_fitted_in_an_older_worker_while_a_budget_is_open(classes, older_worker):
+    before = pickle.dumps(DPBayesClassifier(bounds=(0, 10), epochs=1, **PUBLIC))
+    with dpbnn.BudgetAccountant(epsilon=1.0, delta=1e-4):
+        assert "n_jobs=1" in older_worker.apply(_fitted_in_a_worker, ("itself", [before], *classes))
+    assert older_worker.apply(_fitted_in_a_worker, ("itself", [before], *classes)) == "fitted"
 
 
 def test_they_work_in_a_pipeline(classes):

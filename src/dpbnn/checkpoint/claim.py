@@ -106,21 +106,24 @@ class Claim:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[Claim]:
-    """Hold the lock of a folder that exists, or refuse at once. Nobody waits: the worker may take days."""
+def locked(folder: Path, cure: str = "wait until it ends, or stop it") -> Iterator[Claim]:
+    """Hold the lock of a folder that exists, or refuse at once. Nobody waits: the worker may take days.
+
+    `cure` says what to do about another worker.
+    """
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | BINARY, PRIVATE_FILE)
     except OSError as error:
         raise DpbnnError(f"{folder} cannot be locked: {error.strerror}.") from error
     _held.add(descriptor)
     try:
-        _lock(folder, descriptor)
+        _lock(folder, descriptor, cure)
         yield Claim(folder, descriptor)
     finally:
         _close(descriptor)
 
 
-def _lock(folder: Path, descriptor: int) -> None:
+def _lock(folder: Path, descriptor: int, cure: str) -> None:
     try:
         is_free = lock_descriptor(descriptor, blocking=False)
     except OSError as error:
@@ -131,7 +134,7 @@ def _lock(folder: Path, descriptor: int) -> None:
     # The owner before may have removed the folder after the lock file was opened. Then this is the lock of a file
     # without a name, which keeps nobody out.
     if not is_free or not _is_there(folder / LOCK, descriptor):
-        raise DpbnnError(f"{folder} is worked on by another process or thread; wait until it ends, or stop it.")
+        raise DpbnnError(f"{folder} is worked on by another process or thread; {cure}.")
 
 
 def _is_there(path: Path, descriptor: int) -> bool:

@@ -61,6 +61,11 @@ class Checkpoint:
             else:
                 self._resume(values)
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether it holds a run that can be gone on with."""
+        return self._is_begun
+
     def resumed(self) -> Saved | None:
         """The run that was interrupted, or None; it is handed out once, since it may be large."""
         saved, self._saved = self._saved, None

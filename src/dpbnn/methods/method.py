@@ -7,6 +7,7 @@ guarantee by mistake. `plan_for` may raise the plan's noise and change nothing e
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
 from torch import nn
@@ -34,6 +35,13 @@ class Method(ABC, Generic[State]):
     def model_for(self, model: nn.Module) -> nn.Module:
         """The network to train, which has the same weights; raises if the method cannot use it."""
         return model
+
+    def reserved(self, is_resumed: bool) -> AbstractContextManager[None]:
+        """Keep other runs, while one lives, from what it alone may use, such as a folder of its own.
+
+        Refuses before anything is spent. A resumed run comes back to what it has made.
+        """
+        return nullcontext()
 
     @abstractmethod
     def init(self, weights: Weights, plan: PrivacyPlan, seed: int) -> State:

@@ -15,6 +15,7 @@ Reference: Welling and Teh 2011.
 
 import math
 from collections.abc import Hashable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -118,12 +119,16 @@ class SGLD(Method[SGLDState]):
             f"learning rate of SGLD is that of SGD divided by {plan.dataset_size}; lower it, or the clip norm."
         ]
 
+    def reserved(self, is_resumed: bool) -> AbstractContextManager[None]:
+        """The folder of the samples."""
+        return self.keep_as.reserved(is_resumed)
+
     def init(self, weights: Weights, plan: PrivacyPlan, seed: int) -> SGLDState:
         """The weights as given, and nothing kept."""
         self.prior.check(list(of_network(weights)))
         own = in_one_piece(weights)
         langevin_noise = None if plan.is_private else Flat(own)
-        return SGLDState(own, self.keep_as.open(own, plan.steps, seed), plan, seed, langevin_noise)
+        return SGLDState(own, self.keep_as.open(own, plan.steps), plan, seed, langevin_noise)
 
     def phase(self, state: SGLDState, step: int) -> Hashable | None:
         """The learning rate, and whether the iterate is kept."""

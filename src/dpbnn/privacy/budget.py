@@ -19,6 +19,7 @@ What is charged at once was fixed at once (`fit_many`, a search), and costs what
 import math
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -34,10 +35,11 @@ __all__ = [
     "BudgetAccountant",
     "BudgetError",
     "Together",
-    "arrived_from",
+    "ancestor",
     "charge_open_budget",
     "composed_epsilon",
     "home",
+    "refuse_elsewhere",
 ]
 
 COMPOSITIONS = ("basic", "rdp")
@@ -47,11 +49,11 @@ ROUNDING = 1e-9
 
 HOME = "DPBNN_BUDGET_PROCESS"
 """Says to processes that are started meanwhile where the open budget is."""
+SIGN = "dpbnn-budget"
+"""The name of a file in memory that a process holds while it has an open budget: it says so to older workers."""
 
 _open: list["BudgetAccountant"] = []
 """The one that is open, for all threads of this process."""
-_paid_in: int | None = None
-"""The process with an open budget from which the last work came."""
 
 
 class BudgetError(DpbnnError):
@@ -87,8 +89,9 @@ class Together:
 class BudgetAccountant:
     """A budget for everything that is fitted inside of it, in all threads of this process, all on the same people.
 
-    In other processes that this one starts while it is open, or sends an estimator to (``n_jobs``), fits are refused;
-    what else they do has to be charged by hand.
+    While it is open, fits are refused in all processes that this one has started, and later in those that it started
+    or sent an estimator to meanwhile (``n_jobs``). What processes do that it has not started, or without Linux older
+    ones with models that were not sent meanwhile, has to be charged by hand.
 
     Args:
         epsilon: of all fits together.
@@ -107,6 +110,7 @@ class BudgetAccountant:
         self.charges: list[Together] = []
         self._order: float | None = None
         self._lock = Lock()
+        self._sign: int | None = None
 
     def __repr__(self) -> str:
         epsilon, delta = self.spent()
@@ -115,18 +119,21 @@ class BudgetAccountant:
     def __enter__(self) -> Self:
         if _open:
             raise DpbnnError("A BudgetAccountant must not be opened inside another one; charge the outer one.")
-        _refuse_elsewhere()
+        refuse_elsewhere()
         _open.append(self)
         os.environ[HOME] = str(os.getpid())
+        self._sign = _put_up_sign()
         return self
 
     def __exit__(self, *_: object) -> None:
         _open.remove(self)
         del os.environ[HOME]
+        if self._sign is not None:
+            os.close(self._sign)
 
     def charge(self, *plans: PrivacyPlan, epsilon_of_others: float = 0.0) -> None:
         """Spend what plans cost that are fixed at once, or refuse all of them (see `Together`)."""
-        _refuse_elsewhere()
+        refuse_elsewhere()
         with self._lock:
             self._charge(Together(plans, epsilon_of_others))
 
@@ -196,19 +203,34 @@ def composed_epsilon(plans: Sequence[PrivacyPlan], delta: float) -> float:
 
 
 def home() -> int | None:
-    """The process whose open budget pays for what is done or begun here."""
-    if (known := os.environ.get(HOME)) is not None:
-        return int(known)
-    return _paid_in
+    """The process whose open budget pays for what is done or begun here.
 
-
-def arrived_from(process: int | None) -> None:
-    """Work has come from a process with an open budget, or from one without: workers may be older than a budget.
-
-    Only an ancestor of this process counts: what was saved to a file under a budget may be read long after it.
+    An older process comes first: a budget that was opened here does not pay for a later one of a parent's.
     """
-    global _paid_in
-    _paid_in = process if process is not None and process in _ancestors() else None
+    parent = next((process for process in _ancestors() if _has_sign(process)), None)
+    known = os.environ.get(HOME)
+    return int(known) if parent is None and known is not None else parent
+
+
+def ancestor(process: int | None) -> int | None:
+    """The process, if this one descends from it: what was saved to a file under a budget may be read long after it."""
+    return process if process is not None and process in _ancestors() else None
+
+
+def _put_up_sign() -> int | None:
+    with suppress(AttributeError, OSError):  # a system without such files
+        return os.memfd_create(SIGN)
+    return None
+
+
+def _has_sign(process: int) -> bool:
+    """Whether it has an open budget, as far as the system tells."""
+    with suppress(OSError):
+        for file in Path(f"/proc/{process}/fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                if os.readlink(file).startswith(f"/memfd:{SIGN}"):
+                    return True
+    return False
 
 
 def _ancestors() -> Iterator[int]:
@@ -223,8 +245,9 @@ def _ancestors() -> Iterator[int]:
             return
 
 
-def _refuse_elsewhere() -> None:
-    if home() not in (None, os.getpid()):
+def refuse_elsewhere(sent_from: int | None = None) -> None:
+    """Refuse what a budget in another process has to pay for, such as what was `sent_from` there."""
+    if sent_from is not None or home() not in (None, os.getpid()):
         raise BudgetError(
             "A fit in another process must not pass a BudgetAccountant by; fit in its own (n_jobs=1), or after it is "
             "closed in workers that are started then."
@@ -233,7 +256,7 @@ def _refuse_elsewhere() -> None:
 
 def charge_open_budget(*plans: PrivacyPlan, epsilon_of_others: float = 0.0, is_void: bool = False) -> None:
     """Charge the budget that is open, if there is one; only a ledger that is opened does so."""
-    _refuse_elsewhere()
+    refuse_elsewhere()
     if not _open:
         return
     if is_void:

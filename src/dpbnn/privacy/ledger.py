@@ -36,7 +36,7 @@ def fingerprint(noisy: NoisySum) -> int:
     """
     total = 0
     for position, values in enumerate(noisy.gradients.values(), start=1):
-        bits = values.contiguous().view(torch.int32)
+        bits = values.reshape(-1).view(torch.int32)  # 64 bits without a dimension cannot be split
         total += position * int((bits * (bits + 0x3779B97F)).sum(dtype=torch.int64))
     return total % 2**64
 

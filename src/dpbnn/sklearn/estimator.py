@@ -16,7 +16,7 @@ from dpbnn.choosing import METHODS, Facts, choose
 from dpbnn.prediction import Prediction
 from dpbnn.preparation import refuse_several_processes
 from dpbnn.privacy.bounds import Bounds, Purchase, purchase
-from dpbnn.privacy.budget import arrived_from, home
+from dpbnn.privacy.budget import ancestor, home, refuse_elsewhere
 from dpbnn.privacy.contributions import kept_rows
 from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.ledger import Ledger
@@ -27,7 +27,8 @@ from dpbnn.types import DpbnnError
 
 __all__ = ["DPBayesEstimator", "keep_arguments"]
 
-BUDGET_IN = "_budget_in"
+SENT_FROM = "_sent_from"
+"""Of an estimator in another process: that which had an open budget when it was sent."""
 NOTHING: tuple[tuple[Any, ...], bytes] = ((), b"")
 GONE = object()
 LARGEST_SEED = 2**31 - 1
@@ -89,12 +90,23 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
     def __getstate__(self) -> Any:
         """Without references to records; with where its budget is, if it is sent to another process to be fitted."""
         own = {name: value for name, value in super().__getstate__().items() if name != "_fitted_on"}
-        return own | {BUDGET_IN: home()}
+        return own | {SENT_FROM: home() or own.get(SENT_FROM)}
 
     def __setstate__(self, state: Any) -> None:
-        """Where there is an open budget, this process now knows of it, also for clones and searches."""
-        arrived_from(state.pop(BUDGET_IN, None))
+        """Remember where its budget is, here and nowhere else: what others bring does not make it forget."""
+        sent_from = ancestor(state.pop(SENT_FROM, None))
         super().__setstate__(state)
+        self.__dict__.update(_sent(sent_from))
+
+    def __sklearn_clone__(self) -> Any:
+        """A clone has the budget of its model: workers fit clones of what they were sent."""
+        own = super().__sklearn_clone__()
+        own.__dict__.update(_sent(vars(self).get(SENT_FROM)))
+        return own
+
+    def _refuse_elsewhere(self) -> None:
+        """Before anything else is done with rows: this may have been sent here under a budget."""
+        refuse_elsewhere(vars(self).get(SENT_FROM))
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train on private rows; `groups` names the person of each row.
@@ -106,6 +118,7 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
             Predictions in other threads are those of one fit or of another, never of both.
         """
         refuse_several_processes()
+        self._refuse_elsewhere()
         data, own = (X, y, groups), self._snapshot()
         rows = own._rows(X, y, groups)
         if self._is_repeated(*data):
@@ -286,6 +299,10 @@ def keep_arguments(estimator: Any, given: dict[str, Any]) -> None:
     for name, value in given.items():
         if name not in ("self", "__class__"):
             setattr(estimator, name, value)
+
+
+def _sent(process: int | None) -> dict[str, int]:
+    return {} if process is None else {SENT_FROM: process}
 
 
 def _reference(value: Any) -> Callable[[], Any]:

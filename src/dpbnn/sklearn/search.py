@@ -104,6 +104,7 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         """Train all candidates, and choose; `groups` names the person of each row."""
         refuse_several_processes()
         own, settings = self.estimator, self._settings()
+        own._refuse_elsewhere()
         X, y, people = self._kept(X, y, groups)
         epsilon, delta = _validate.positive("epsilon", self.epsilon), _validate.fraction("delta", self.delta)
         share = _validate.fraction("holdout", self.holdout)

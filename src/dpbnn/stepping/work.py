@@ -83,7 +83,7 @@ class Work:
         return {name: wide(values) for name, values in weights.items()}
 
     def _first_weights(self) -> Weights | Draws:
-        """Where the first step takes its gradients. That of a chain is known without its state, which opens a folder."""
+        """Where the first step takes its gradients; for a chain without its state, which opens a folder for samples."""
         if isinstance(self.method, SGLD):
             return self._model_weights()
         state = self.initial_state()

@@ -13,10 +13,12 @@ from dpbnn._warn import muted
 from dpbnn.checkpoint import claim, journal, opened
 from dpbnn.clipping import compatibility, gradient
 from dpbnn.methods.bbp import BBP
+from dpbnn.methods.keeping import keep_samples
+from dpbnn.methods.sgld import SGLD
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.stepping import EagerSteps, RecordedSteps, eager
 from tests.audit.planted.checkpoints import run
-from tests.audit.planted.common import Bug, X, Y, fitted, network
+from tests.audit.planted.common import STEPS, Bug, X, Y, fitted, network
 
 
 def captured():
@@ -62,6 +64,30 @@ def locked(folder):
                 return True
         except dpbnn.DpbnnError:
             return False
+
+
+def one_folder(folder):
+    """Contract: a second run on a folder of samples is refused, whatever its seed."""
+    method = SGLD(1e-3, keep_as=dpbnn.KeepSamples(path=folder / "samples"))
+    refused, original = [], SGLD.end_step
+
+    def fit():
+        with muted("The .* kept samples are worth"), muted("The plan's noise implies temperature"):
+            fitted(method=method, seed=0)
+
+    def ended(self, state, step):
+        original(self, state, step)
+        if step == STEPS - 2:
+            patch.setattr(SGLD, "end_step", original)
+            with contextlib.suppress(dpbnn.DpbnnError):
+                fit()
+                refused.append(False)
+            refused.append(True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SGLD, "end_step", ended)
+        fit()
+    return not refused[0]
 
 
 def whole_journal(folder):
@@ -120,6 +146,12 @@ def the_module_itself(patch):
         patch.setattr(module, "replica", lambda model: model)
 
 
+def folder_shared(patch):
+    patch.setattr(claim, "_lock", lambda *_: None)
+    patch.setattr(keep_samples, "_refuse_used", lambda _: None)
+    patch.setattr(keep_samples._Files, "are_of", lambda self, _: (self.path / "layout.json").exists())
+
+
 def journal_believed(patch):
     original = journal.Journal.resume
 
@@ -139,6 +171,7 @@ BUGS = [
     Bug("masks from torch's own generator", of_the_process, masked),
     Bug("the user's module run in place of a replica", the_module_itself, untouched),
     Bug("two workers on one checkpoint", lambda p: p.setattr(claim, "_lock", lambda *_: None), locked),
+    Bug("two runs that keep their samples in one folder", folder_shared, one_folder),
     Bug("a journal that was cut and is believed", journal_believed, whole_journal),
     Bug("another precision taken for the same", environment_ignored, other_precision),
 ]

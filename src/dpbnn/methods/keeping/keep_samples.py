@@ -1,7 +1,7 @@
 """Keep iterates of the chain themselves, in memory or mapped from disk.
 
 >>> import torch
->>> store = KeepSamples(thin=2).open({"w": torch.zeros(3)}, steps=12, run=0)
+>>> store = KeepSamples(thin=2).open({"w": torch.zeros(3)}, steps=12)
 >>> for step in range(12):
 ...     iterate = {"w": torch.full((3,), float(step))}
 ...     store.expect(step)
@@ -13,8 +13,11 @@
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from typing import Any
 import torch
 
 from dpbnn import _validate
+from dpbnn.checkpoint.claim import LOCK, locked
 from dpbnn.methods.keeping.window import Window
 from dpbnn.posterior import WeightSamples
 from dpbnn.types import DpbnnError, Weights
@@ -29,7 +33,8 @@ from dpbnn.types import DpbnnError, Weights
 __all__ = ["KeepSamples", "SampleStore"]
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-LAYOUT, UNFINISHED = "layout.json", "unfinished"
+LAYOUT = "layout.json"
+TOKEN_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,8 @@ class KeepSamples:
         max_samples: room, as a number of samples.
         max_bytes: room in memory; not asked for with `path`.
         dtype: "float32", "bfloat16" or "float16" (half the room); the weights' own by default.
-        path: a folder for the samples, which are then mapped from disk. They are released values, not secrets.
+        path: a new folder for the samples of one run, which are then mapped from disk. They are released values, not
+            secrets.
     """
 
     burn_in: int | None = None
@@ -62,31 +68,39 @@ class KeepSamples:
         if self.dtype is not None:
             _validate.one_of("dtype", self.dtype, DTYPES)
 
-    def open(self, weights: Weights, steps: int, run: int) -> "SampleStore":
-        """An empty store for samples of such weights; raises if there is no room for two. `run` tells runs apart."""
+    @contextmanager
+    def reserved(self, is_resumed: bool) -> Iterator[None]:
+        """While a run lives, keep others out of its folder; refuse one that somebody else has, or had."""
+        with nullcontext() if self.path is None else _held(Path(self.path), is_resumed):
+            yield
+
+    def open(self, weights: Weights, steps: int) -> "SampleStore":
+        """An empty store for samples of such weights; raises if there is no room for two. Nothing is on disk yet."""
         dtypes = {name: DTYPES[self.dtype] if self.dtype else values.dtype for name, values in weights.items()}
         each = sum(values.numel() * dtypes[name].itemsize for name, values in weights.items())
         room = self.max_samples if self.path else min(self.max_samples, self.max_bytes // each)
         window = Window.over(steps, self.burn_in, self.thin, room)
-        if self.path is None:
-            samples = {
-                name: torch.empty(window.count, *values.shape, dtype=dtypes[name], device=values.device)
+        shapes = {name: (window.count, *values.shape) for name, values in weights.items()}
+        if self.path is not None:
+            return MappedStore(window, _Files(Path(self.path), shapes, dtypes))
+        return SampleStore(
+            window,
+            {
+                name: torch.empty(shapes[name], dtype=dtypes[name], device=values.device)
                 for name, values in weights.items()
-            }
-            return SampleStore(window, samples)
-        folder = _Folder(Path(self.path), run)
-        return SampleStore(window, folder.mapped(weights, dtypes, window.count), folder)
+            },
+        )
 
 
 class SampleStore:
     """Room for all samples of a run; `count` of them are there."""
 
-    def __init__(self, window: Window, samples: Weights, folder: "_Folder | None" = None) -> None:
-        self.window, self.samples, self.folder = window, samples, folder
+    def __init__(self, window: Window, samples: Weights) -> None:
+        self.window, self.samples = window, samples
         self.importance = torch.zeros(window.count, dtype=torch.float64)
         self.count = 0
-        self._place = torch.zeros(1, dtype=torch.int64, device=next(iter(samples.values())).device)
-        self._digest = hashlib.blake2b()
+        device = next((values.device for values in samples.values()), None)
+        self._place = torch.zeros(1, dtype=torch.int64, device=device)
 
     def is_kept(self, step: int) -> bool:
         """Whether the window holds the step."""
@@ -94,29 +108,20 @@ class SampleStore:
 
     def expect(self, step: int) -> None:
         """Point to the next free place."""
-        if self.folder is not None:
-            self.folder.refuse_finished()
-        elif self.is_kept(step):
+        if self.is_kept(step):
             self._place.fill_(self.count)
 
     def write(self, step: int, weights: Weights) -> None:
-        """In memory, copy the iterate to where `expect` has pointed: a place that the device looks up."""
-        if self.folder is None and self.is_kept(step):
+        """Copy the iterate to where `expect` has pointed: a place that the device looks up."""
+        if self.is_kept(step):
             for name, values in weights.items():
                 self.samples[name].index_copy_(0, self._place, values[None].to(self.samples[name].dtype))
 
     def enter(self, step: int, weights: Weights, importance: float) -> None:
-        """Count the iterate; copy it to disk, if it belongs there."""
-        if not self.is_kept(step):
-            return
-        if self.folder is not None:
-            for name, values in weights.items():
-                self.samples[name][self.count].copy_(values)
-            self._add_to_digest(self.count)
-        self.importance[self.count] = importance
-        self.count += 1
-        if self.folder is not None and step == self.window.steps - 1:
-            self.folder.finish()
+        """Count the iterate."""
+        if self.is_kept(step):
+            self.importance[self.count] = importance
+            self.count += 1
 
     def posterior(self, current: Weights) -> WeightSamples:
         """The samples so far; before the first one, the current weights."""
@@ -126,10 +131,9 @@ class SampleStore:
         return WeightSamples(kept, self.importance[: self.count])
 
     def to_save(self) -> dict[str, Any]:
-        """What is not on disk already."""
-        samples = {} if self.folder else {name: values[: self.count].clone() for name, values in self.samples.items()}
-        digest = self._digest.copy().digest()
-        return {"count": self.count, "importance": self.importance.clone(), "samples": samples, "digest": digest}
+        """The samples."""
+        samples = {name: values[: self.count].clone() for name, values in self.samples.items()}
+        return {"count": self.count, "importance": self.importance.clone(), "samples": samples}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go back to what was saved; what was kept since is written over."""
@@ -137,59 +141,129 @@ class SampleStore:
         self.importance.copy_(saved["importance"])
         for name, values in saved["samples"].items():
             self.samples[name][: self.count].copy_(values)
-        if self.folder is not None:
-            self.folder.resumed = True
+
+
+class MappedStore(SampleStore):
+    """Samples in a folder that is the run's own: with the first of them, or the first checkpoint, it is written there.
+
+    A token says whose it is. It is drawn for each run and comes back from its checkpoint, so that no other run, and
+    none with another guarantee, writes where this one reads.
+    """
+
+    def __init__(self, window: Window, files: "_Files") -> None:
+        super().__init__(window, {})
+        self.files = files
+        self.token: object = secrets.token_hex(TOKEN_BYTES)
+        self._digest = hashlib.blake2b()
+
+    def expect(self, step: int) -> None:
+        """There is no place to point to."""
+
+    def write(self, step: int, weights: Weights) -> None:
+        """A device cannot do it alone: `enter` does."""
+
+    def enter(self, step: int, weights: Weights, importance: float) -> None:
+        """Copy the iterate to disk, and count it."""
+        if self.is_kept(step):
+            for name, values in self._mapped().items():
+                values[self.count].copy_(weights[name])
+            self._add_to_digest(self.count)
+        super().enter(step, weights, importance)
+
+    def to_save(self) -> dict[str, Any]:
+        """What is not on disk already; from now on a checkpoint may go on with the folder, and nobody else."""
+        self._mapped()
+        kept = {"count": self.count, "importance": self.importance.clone(), "samples": {}}
+        return kept | {"token": self.token, "digest": self._digest.copy().digest()}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go back to what was saved, if it is all there."""
+        super().restore(saved)
+        self.token = saved.get("token")
+        if self.files.are_of(self.token):
+            self._mapped()
             for index in range(self.count):
                 self._add_to_digest(index)
-            if self._digest.digest() != saved["digest"]:
-                raise DpbnnError(
-                    f"The samples in {self.folder.path} are not those of the interrupted run, and its guarantee would "
-                    "not cover them; delete its checkpoint and start again. What it has released stays spent."
-                )
+        if not self.samples or self._digest.digest() != saved["digest"]:
+            raise DpbnnError(
+                f"The samples in {self.files.path} are not those of the interrupted run, and its guarantee would "
+                "not cover them; delete its checkpoint and start again. What it has released stays spent."
+            )
+
+    def _mapped(self) -> Weights:
+        if not self.samples:
+            self.samples = self.files.mapped(self.token)
+        return self.samples
 
     def _add_to_digest(self, index: int) -> None:
         for values in self.samples.values():
             self._digest.update(values[index].contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
-class _Folder:
-    """A folder of samples, which belongs to one run: that which it was made for, also after an interruption."""
+class _Files:
+    """The files of a folder, and a layout that says whose they are: of one run, ever."""
 
-    def __init__(self, path: Path, run: int) -> None:
-        self.path, self.run = path, run
-        self.resumed = False
+    def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, torch.dtype]) -> None:
+        self.path, self._shapes, self._dtypes = path, shapes, dtypes
 
-    def mapped(self, weights: Weights, dtypes: Mapping[str, torch.dtype], count: int) -> Weights:
-        """Files for the samples: new ones, or those of the same run."""
-        shapes = {name: [count, *values.shape, str(dtypes[name])] for name, values in weights.items()}
-        layout = {"run": hashlib.blake2b(str(self.run).encode(), digest_size=16).hexdigest(), "samples": shapes}
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            if self._layout() != layout:
-                raise DpbnnError(f"path {self.path} exists and is not this run's; choose another.")
-        else:
-            self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / UNFINISHED).touch()
-            (self.path / LAYOUT).write_text(json.dumps(layout))
-        files = {name: str(self.path / f"{position}.bin") for position, name in enumerate(weights)}
+    def are_of(self, token: object) -> bool:
+        """Whether the run with this token has made them."""
+        try:
+            return bool(json.loads((self.path / LAYOUT).read_text()) == self._layout(token))
+        except (OSError, ValueError):
+            return False
+
+    def mapped(self, token: object) -> Weights:
+        """Room for the samples of this run; made where there is none yet, of its own or anybody's."""
+        if not self.are_of(token):
+            _refuse_used(self.path)
+            with _explained(self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
+                with (self.path / LAYOUT).open("x") as file:  # of two at once, one is refused
+                    json.dump(self._layout(token), file)
         return {
-            name: torch.from_file(files[name], shared=True, size=count * values.numel(), dtype=dtypes[name]).view(
-                count, *values.shape
-            )
-            for name, values in weights.items()
+            name: torch.from_file(
+                str(self.path / f"{position}.bin"), shared=True, size=math.prod(shape), dtype=self._dtypes[name]
+            ).view(shape)
+            for position, (name, shape) in enumerate(self._shapes.items())
         }
 
-    def _layout(self) -> object:
+    def _layout(self, token: object) -> dict[str, object]:
+        return {"run": token, "samples": {name: [*own, str(self._dtypes[name])] for name, own in self._shapes.items()}}
+
+
+@contextmanager
+def _held(path: Path, is_resumed: bool) -> Iterator[None]:
+    """Lock a folder. The lock is gone afterwards, and the folder too, if nothing was put into it."""
+    if not is_resumed:
+        _refuse_used(path)
+    with _explained(path):
+        path.mkdir(parents=True, exist_ok=True)
+    with locked(path, "give each run a path of its own"):
+        if not is_resumed:
+            _refuse_used(path)
         try:
-            return json.loads((self.path / LAYOUT).read_text())
-        except (OSError, ValueError):
-            return None
+            yield
+        finally:
+            with suppress(OSError):
+                (path / LOCK).unlink()
+                path.rmdir()
 
-    def refuse_finished(self) -> None:
-        """A new run with an old one's seed must not write over that one's samples."""
-        if not self.resumed and not (self.path / UNFINISHED).exists():
-            raise DpbnnError(f"path {self.path} holds the samples of a finished run; choose another.")
 
-    def finish(self) -> None:
-        """All samples are there."""
-        (self.path / UNFINISHED).unlink(missing_ok=True)
-        self.resumed = True
+def _is_used(path: Path) -> bool:
+    return path.exists() and (not path.is_dir() or any(file.name != LOCK for file in path.iterdir()))
+
+
+def _refuse_used(path: Path) -> None:
+    if _is_used(path):
+        raise DpbnnError(f"path {path} exists and is not this run's; choose another.")
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError as error:
+        raise DpbnnError(f"path {path} exists and is not this run's; choose another.") from error
+    except OSError as error:
+        raise DpbnnError(f"path {path} must be a folder that can be made: {error.strerror}; choose another.") from error

@@ -7,6 +7,7 @@ that the variance less what the directions hold is a variance again: the diagona
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +44,12 @@ class KeepSummary:
         if self.thin is not None:
             _validate.whole_number("thin", self.thin)
 
-    def open(self, weights: Weights, steps: int, run: int) -> "SummaryStore":
-        """An empty summary of such weights; it is in memory, so that `run` does not matter."""
+    def reserved(self, is_resumed: bool) -> AbstractContextManager[None]:
+        """A summary is in memory: there is nothing that others must be kept out of."""
+        return nullcontext()
+
+    def open(self, weights: Weights, steps: int) -> "SummaryStore":
+        """An empty summary of such weights."""
         at_most = 1000 if self.thin is None else steps
         return SummaryStore(Window.over(steps, self.burn_in, self.thin, at_most), weights, self.rank)
 
