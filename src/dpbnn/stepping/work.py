@@ -11,12 +11,12 @@ from dpbnn.clipping.adding_up import LARGEST_PART
 from dpbnn.clipping.objective import wide
 from dpbnn.diagnostics import Diagnostics
 from dpbnn.execution import Execution
-from dpbnn.methods import SGLD, Method
+from dpbnn.methods import Method
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.privacy.sampling import PoissonSampler, largest_batch
 from dpbnn.records import DatasetRecords, Records
-from dpbnn.types import ClippedSum, Draws, NoisySum, Weights
+from dpbnn.types import ClippedSum, NoisySum
 
 __all__ = ["Steps", "Work"]
 
@@ -76,27 +76,18 @@ class Work:
 
     def initial_state(self) -> Any:
         """The method's, at the model's weights as they are."""
-        return self.method.init(self._model_weights(), self.plan, self.seed)
-
-    def _model_weights(self) -> Weights:
         weights = self.checked.objective.model_weights() | self.checked.likelihood_weights
-        return {name: wide(values) for name, values in weights.items()}
-
-    def _first_weights(self) -> Weights | Draws:
-        """Where the first step takes its gradients; for a chain without its state, which opens a folder for samples."""
-        if isinstance(self.method, SGLD):
-            return self._model_weights()
-        state = self.initial_state()
-        self.method.begin_step(state, 0)
-        return self.method.weights(state, 0)
+        return self.method.init({name: wide(values) for name, values in weights.items()}, self.plan, self.seed)
 
     def refuse_inexact_sums(self) -> None:
         """Refuse, before the first step, a largest batch whose sum could not be exact enough."""
         if self.in_float64:
+            state = self.initial_state()
+            self.method.begin_step(state, 0)
             x, y = (part.to(self.device) for part in self.records.empty)
             refuse_inexact_sums(
                 self.checked,
-                self._first_weights(),
+                self.method.weights(state, 0),
                 x,
                 y,
                 self.largest_batch,
