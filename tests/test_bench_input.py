@@ -177,6 +177,7 @@ def begin(folder):
         everything.append(started)
         while started.poll() is None and not (folder / "begun").exists():
             time.sleep(0.05)
+        time.sleep(0.2)  # until it is in the middle of its sleep
         return started
 
     yield begin
