@@ -186,6 +186,7 @@ def begin(folder):
             os.killpg(started.pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["clipping", "all"])
 @pytest.mark.parametrize("interrupt", [os.kill, os.killpg])
 def test_an_interrupt_ends_everything_with_one_line_and_writes_nothing(folder, begin, name, interrupt):

@@ -311,7 +311,8 @@ def test_who_comes_for_a_run_that_was_just_handed_over_makes_no_second_release(f
     assert not unfinished.exists()
 
 
-@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_goes_on_and_buys_nothing_twice(folder, capsys, how, monkeypatch):
     assert interrupted(folder, how) != 0
     unfinished = folder / "model.unfinished"

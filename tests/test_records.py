@@ -297,3 +297,98 @@ def test_an_error_of_reading_says_nothing_of_the_batch(how, workers):
         list(records.batches(sampler, 0, 1, workers))
     said = "".join(traceback.format_exception(error.value))
     assert not any(secret in said for secret in ("5003", "6011", "1009", "1010"))
+
+
+class Rarely(Pairs):
+    """Draws for every third record alone, by a function that a look at the first records does not see drawing."""
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return (x + self.draw() if index % 3 == 2 else x), y
+
+
+def read_in_one_step(rows, draw):
+    """What is read in this process of these rows, by record."""
+    records = as_records(Rarely(draw), None, torch.float32)
+    ((x, _),) = records._read([(4, rows)], Randomness.from_seed(0), workers=0)
+    return dict(zip(rows, x, strict=True))
+
+
+@pytest.mark.parametrize("draw", [np.random.normal, np.random.rand, random.random, lambda: random.gauss(0, 1)])
+def test_a_rare_draw_outside_torch_is_the_records_own_and_leaves_the_process_alone(draw):
+    np.random.seed(0)  # noqa: NPY002
+    random.seed(0)
+    before = generators_of_the_process()
+    few = read_in_one_step([2, 5, 8, 9], draw)
+    assert generators_of_the_process() == before
+    np.random.seed(1)  # noqa: NPY002
+    random.seed(1)
+    more = read_in_one_step([0, 2, 3, 5, 8, 9, 11], draw)
+    assert all(torch.equal(few[row], more[row]) for row in few)
+    assert not torch.equal(few[2], X[2]), "it has drawn"
+    assert len({float(few[row][0] - X[row][0]) for row in (2, 5, 8)}) == 3
+
+
+class Erasing(Pairs):
+    """Draws by a generator that it holds somewhere, and shows it rarely."""
+
+    def __init__(self, hold):
+        self.hold = hold
+
+
+class WithSlots:
+    __slots__ = ("rng",)
+
+    def __init__(self, rng):
+        self.rng = rng
+
+
+GLOBAL = np.random.default_rng(0)
+
+
+def by_a_global():
+    return GLOBAL.random() < 0.01
+
+
+def holders():
+    rng = np.random.default_rng(0)
+    return {
+        "attribute": rng,
+        "list": [[rng]],
+        "bound method": rng.random,
+        "closure": lambda: rng.random(),
+        "global": by_a_global,
+        "partial": partial(max, rng),
+        "slots": WithSlots(rng),
+        "object": Erasing(rng),
+        "torch": torch.Generator(),
+        "NumPy, old": np.random.RandomState(0),
+        "NumPy, bits": np.random.PCG64(0),
+        "Python": random.Random(0),
+    }
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("hold", holders())
+def test_a_dataset_that_holds_a_generator_is_refused_however_rarely_it_draws(hold, workers):
+    with pytest.raises(DpbnnError, match="leave the generator out"):
+        as_records(Erasing(holders()[hold]), None, torch.float32).refuse_known_draws(workers)
+
+
+@pytest.mark.parametrize("hold", [np.random.rand, random.random, torch.rand, np.random, torch.nn.Dropout(0.5), X])
+def test_generators_of_the_process_are_no_generators_of_a_datasets_own(hold):
+    assert not as_records(Erasing(hold), None, torch.float32).draws_by_itself
+
+
+def test_a_dataset_that_reads_all_records_into_one_buffer_is_refused():
+    class Reused(Pairs):
+        buffer = torch.zeros(3)
+
+        def __getitem__(self, index):
+            return self.buffer.copy_(X[index]), Y[index]
+
+    with pytest.raises(DpbnnError, match="one memory for two; return copies"):
+        as_records(Reused(), None, torch.float32)

@@ -107,17 +107,27 @@ def drawing_from(generators: Generators) -> Iterator[Generators]:
 _this_thread = threading.local()
 
 
-def default_generators(device: torch.device) -> tuple[bytes, ...]:
-    """The states of torch's default generators: of the CPU, and of a CUDA device."""
+_put_back = 0
+"""How often `set_default_generators` has brought an earlier state back."""
+
+
+def default_generators(device: torch.device) -> tuple[bytes | int, ...]:
+    """The states of torch's default generators: of the CPU, and of a CUDA device.
+
+    And how often a state was put back, which is read last: what is the same before and after has not moved meanwhile.
+    """
     states = [torch.default_generator.get_state()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
-    return tuple(state.numpy().tobytes() for state in states)
+    return *(state.numpy().tobytes() for state in states), _put_back
 
 
-def set_default_generators(device: torch.device, states: tuple[bytes, ...]) -> None:
+def set_default_generators(device: torch.device, states: tuple[bytes | int, ...]) -> None:
     """Bring them into the states that `default_generators` gave."""
-    cpu, *cuda = (torch.frombuffer(bytearray(state), dtype=torch.uint8) for state in states)
+    global _put_back
+    _put_back += 1  # first: another thread that finds its state again must not take that for stillness
+    known = (state for state in states if isinstance(state, bytes))
+    cpu, *cuda = (torch.frombuffer(bytearray(state), dtype=torch.uint8) for state in known)
     torch.default_generator.set_state(cpu)
     for state in cuda:
         torch.cuda.set_rng_state(state, device)

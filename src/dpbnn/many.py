@@ -86,12 +86,14 @@ def fit_many(
     """
     refuse_several_processes()
     runs: list[Run] = []
-    listed = _listed(setups)
-    for index, one in enumerate(listed):
+    tried: set[int] = set()
+    for index, one in enumerate(_listed(setups)):
         x, targets = (X, y) if not runs else _shared(runs[0], X, y)
+        how = one.method, one.plan, one.likelihood, one.seed, device, execution
         with _named(index):
-            run = prepared(one.model, x, targets, one.method, one.plan, one.likelihood, one.seed, device, execution)
+            run = prepared(one.model, x, targets, *how, must_try=id(one.model) not in tried)
             runs.append(run.inspected(x, targets))
+        tried.add(id(one.model))
     with ExitStack() as reserved:
         for index, run in enumerate(runs):
             with _named(index):

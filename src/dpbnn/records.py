@@ -5,7 +5,8 @@ Guarantees:
 """
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
 from dpbnn.generators import Generators, default_generators, drawing_from
+from dpbnn.own_generators import has_generator
 from dpbnn.privacy.randomness import Randomness
 from dpbnn.privacy.sampling import PoissonSampler
 from dpbnn.types import DpbnnError
@@ -176,9 +178,11 @@ _Rows = tuple[int, Sequence[int]]
 
 @dataclass
 class _Reading:
-    """Reads one record after another, each with torch's draws from generators of its own.
+    """Reads one record after another in the user's process, each with torch's draws from generators of its own.
 
-    They are seeded when something is drawn from them: a data set that draws nothing does not pay for it.
+    They are seeded when something is drawn from them: a data set that draws nothing does not pay for it. Where NumPy's
+    or Python's generators show afterwards that something was drawn from them too, they are put back, and the batch is
+    read again with these seeded for each record.
     """
 
     records: DatasetRecords
@@ -191,16 +195,22 @@ class _Reading:
 
     def items(self, step: int, rows: Sequence[int]) -> list[Any]:
         """Its items, as the data set has them."""
+        with _put_back():
+            before = generators_of_the_process()
+            items = self.one_by_one(step, rows, lambda *_: None)
+            if before != generators_of_the_process():
+                items = self.one_by_one(step, rows, partial(self.randomness.seed_process_but_torch, "reading"))
+            return items
+
+    def one_by_one(self, step: int, rows: Sequence[int], before: Callable[[int, int], None]) -> list[Any]:
+        """Its items, with torch's draws redirected; `before` seeds what else draws, for the step and the row."""
         with drawing_from(self.randomness.reading(step, rows[0])) as generators:
             items = []
             for row in rows:
                 generators.reseed(partial(self.randomness.seed_reading, step, row))
-                self.before(step, row)
+                before(step, row)
                 items.append(_item(self.records.dataset, row))
             return items
-
-    def before(self, step: int, row: int) -> None:
-        """What else must be seeded."""
 
 
 @dataclass
@@ -220,16 +230,16 @@ class _ReadingAlone(_Reading, Dataset[Batch]):
     def items(self, step: int, rows: Sequence[int]) -> list[Any]:
         self.randomness.seed_process("workers", step, 0)
         before = _every_generator_of_the_process()
-        items = super().items(step, rows) if self.care else [_item(self.records.dataset, row) for row in rows]
+        if self.care == PLAIN:
+            items = [_item(self.records.dataset, row) for row in rows]
+        else:
+            seed = partial(self.randomness.seed_process, "reading") if self.care == SEEDED else lambda *_: None
+            items = self.one_by_one(step, rows, seed)
         enough = REDIRECTED if torch.cuda.is_initialized() else PLAIN  # a device has a generator that is not looked at
         if self.care == SEEDED or (self.care >= enough and before == _every_generator_of_the_process()):
             return items
         self.care += 1
         return self.items(step, rows)
-
-    def before(self, step: int, row: int) -> None:
-        if self.care == SEEDED:
-            self.randomness.seed_process("reading", step, row)
 
 
 def _item(dataset: Any, row: int) -> Any:
@@ -270,20 +280,30 @@ def as_records(x: Any, y: Any, dtype: torch.dtype) -> Records:
     if len(x) == 0:
         raise DpbnnError("A Dataset must hold at least one record, whose shape is looked at, got none.")
     one_x, one_y, draws = _looked_at(x, dtype)
-    by_itself = not draws and not _is_repeatable(x, dtype)
+    by_itself = has_generator(x) or (not draws and not _is_repeatable(x, dtype))
     return DatasetRecords(x, len(x), (one_x[:0], one_y[:0]), dtype, draws, by_itself)
 
 
 def _looked_at(dataset: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor, bool]:
-    """The first record, and whether reading it draws outside torch; if so, those generators get their states back."""
-    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with drawing_from(Generators.seeded(0)):
+    """The first record, and whether reading it draws outside torch."""
+    with drawing_from(Generators.seeded(0)), _put_back():
         x, y = _collate(None, dtype, [dataset[0]])
         draws = all(_draws_outside_torch(dataset) for _ in range(LOOKS))
-    if draws:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)  # noqa: NPY002
+        if len(dataset) > 1 and _is_same_memory(dataset[0], dataset[1]):
+            raise DpbnnError(
+                "A Dataset must return new values for every record, got one memory for two; return copies."
+            )
     return x, y, draws
+
+
+def _is_same_memory(first: Any, second: Any) -> bool:
+    """Whether reading the second record has written over the first."""
+    pairs = zip(first, second, strict=False) if isinstance(first, (tuple, list)) else ()
+    return any(
+        (isinstance(one, Tensor) and isinstance(other, Tensor) and 0 != one.data_ptr() == other.data_ptr())
+        or (isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and np.may_share_memory(one, other))
+        for one, other in pairs
+    )
 
 
 def _is_repeatable(dataset: Any, dtype: torch.dtype) -> bool:
@@ -304,8 +324,21 @@ def _draws_outside_torch(dataset: Any) -> bool:
 
 def generators_of_the_process() -> Any:
     """The states of NumPy's and Python's own generators."""
-    of_numpy = np.random.get_state(legacy=False)["state"]  # noqa: NPY002 - the one that a dataset might use
-    return random.getstate(), of_numpy["key"].tobytes(), of_numpy["pos"]
+    state = np.random.get_state(legacy=False)  # noqa: NPY002 - the one that a dataset might use
+    words = state["state"]
+    return random.getstate(), words["key"].tobytes(), words["pos"], state["has_gauss"], state["gauss"]
+
+
+@contextmanager
+def _put_back() -> Iterator[None]:
+    """Leave NumPy's and Python's own generators as they were, if what is done inside has moved them."""
+    of_python, of_numpy, before = random.getstate(), np.random.get_state(), generators_of_the_process()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        if before != generators_of_the_process():
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)  # noqa: NPY002
 
 
 def _every_generator_of_the_process() -> Any:

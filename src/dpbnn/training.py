@@ -99,7 +99,8 @@ def fit(
         A resumed run ends as an uninterrupted one.
     """
     with opened(checkpoint, take_over) as folder:
-        run = prepared(model, X, y, method, plan, likelihood, seed, device, execution, unsafe_diagnostics, unsafe_seed)
+        how = device, execution, unsafe_diagnostics, unsafe_seed
+        run = prepared(model, X, y, method, plan, likelihood, seed, *how, must_try=True)
         measure = PublicMeasure.on(run.work.checked, public_data, plan.steps)
         run = run.inspected(X, y, public_data)
 
@@ -126,8 +127,12 @@ def prepared(
     execution: Execution | None = None,
     unsafe_diagnostics: bool = False,
     unsafe_seed: int | None = None,
+    must_try: bool = False,
 ) -> "Run":
-    """A run that is checked and ready to begin; the arguments are those of `fit`."""
+    """A run that is checked and ready to begin; the arguments are those of `fit`.
+
+    `must_try` says that the model is tried on synthetic records even if its like has been.
+    """
     refuse_several_processes()
     check_types(model, method, plan, likelihood)
     execution = Execution() if execution is None else execution
@@ -138,7 +143,11 @@ def prepared(
     own = next(working.parameters())
     records = as_records(X, y, own.dtype)
     checked = check_model(
-        working, likelihood, *(part.to(own.device) for part in records.empty), precision=execution.precision
+        working,
+        likelihood,
+        *(part.to(own.device) for part in records.empty),
+        precision=execution.precision,
+        must_try=must_try,
     )
     if isinstance(records, InMemoryRecords):
         likelihood.check_values(records.y, checked.num_outputs)

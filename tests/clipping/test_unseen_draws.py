@@ -122,3 +122,21 @@ def test_what_another_thread_draws_meanwhile_stays_drawn():
     torch.rand(3, generator=(expected := torch.Generator()).set_state(before))
     torch.rand(3, generator=expected)
     assert torch.equal(torch.get_rng_state(), expected.get_state())
+
+
+def test_a_generator_that_another_thread_puts_back_meanwhile_is_not_taken_for_still():
+    """Two threads whose models draw: what the first puts back must not hide the second one's draws."""
+    from dpbnn.clipping.gradient import _with_secret_draws
+    from dpbnn.generators import Generators, default_generators, set_default_generators
+
+    cpu, masks, drawn = torch.device("cpu"), Generators.seeded(0), []
+
+    def compute():
+        before = default_generators(cpu)
+        drawn.append(torch.rand(3))
+        set_default_generators(cpu, before)  # as the other thread would, which began at the same state
+        return {}
+
+    _with_secret_draws(compute, False, masks, cpu)
+    assert masks.num_draws == 1
+    assert len(drawn) == 2, "the draws of the first run are known, so it is run again"

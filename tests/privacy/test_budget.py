@@ -2,6 +2,9 @@
 
 import multiprocessing
 import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import numpy as np
@@ -10,6 +13,7 @@ from dp_accounting.rdp import RdpAccountant
 
 import dpbnn
 from dpbnn import BudgetAccountant, BudgetError, PrivacyPlan
+from dpbnn.privacy import budget as budgets
 from dpbnn.privacy.budget import Together, ancestor, composed_epsilon
 
 SHAPE = {"dataset_size": 500, "batch_size": 100, "steps": 20, "clip_norm": 1.0, "delta": 1e-6}
@@ -240,3 +244,28 @@ def test_a_search_is_charged_what_it_claims():
     composed = composed_epsilon(plans, SHAPE["delta"])
     assert composed > 1.0
     assert Together(plans, epsilon_of_others=1.5).cost == (1.5, SHAPE["delta"])
+
+
+def test_of_two_threads_that_open_a_budget_one_is_refused(monkeypatch):
+    """However slowly they look for other processes."""
+    look, both = budgets.refuse_elsewhere, threading.Barrier(2)
+
+    def slowly(*given):
+        time.sleep(0.05)
+        look(*given)
+
+    monkeypatch.setattr(budgets, "refuse_elsewhere", slowly)
+
+    def opened():
+        both.wait()
+        try:
+            with BudgetAccountant(1.0, 1e-4):
+                time.sleep(0.3)
+        except dpbnn.DpbnnError as error:
+            return str(error)
+        return "opened"
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [own.result() for own in [pool.submit(opened) for _ in range(2)]]
+    assert sorted(text == "opened" for text in found) == [False, True]
+    assert any("must not be opened inside another one" in text for text in found)

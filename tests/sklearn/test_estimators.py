@@ -109,7 +109,7 @@ def test_random_state_reaches_the_model_and_never_sampling_or_noise(classes):
     assert first.guarantee_.holds
 
 
-@pytest.mark.parametrize("kind", ["classes", "numbers"])
+@pytest.mark.parametrize("kind", ["classes", pytest.param("numbers", marks=pytest.mark.slow)])
 def test_bounds_come_from_the_user_or_are_paid_for(kind, request, monkeypatch):
     X, y = request.getfixturevalue(kind)
     make = DPBayesClassifier if kind == "classes" else DPBayesRegressor
@@ -277,6 +277,7 @@ def test_a_budget_is_charged_once_for_bounds_and_training_before_either(classes,
 
 
 @pytest.mark.filterwarnings("ignore:.*from the data, without noise")
+@pytest.mark.slow
 def test_other_processes_do_not_pass_a_budget_by(classes):
     X, y = classes
     model = DPBayesClassifier(bounds=(0, 10), epochs=1)
@@ -317,8 +318,10 @@ def older_worker():
         yield pool
 
 
-@pytest.mark.parametrize("how", ["itself", "a clone", "sent on"])
-@pytest.mark.parametrize("searching", [False, True])
+@pytest.mark.parametrize(
+    "how", ["itself", *(pytest.param(own, marks=pytest.mark.slow) for own in ("a clone", "sent on"))]
+)
+@pytest.mark.parametrize("searching", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_what_is_sent_under_a_budget_does_not_forget_it_whatever_comes_after_it(classes, older_worker, how, searching):
     """It is fitted when the budget is closed already, so that the worker knows from the estimator alone."""
     X, y = classes

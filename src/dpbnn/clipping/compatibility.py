@@ -57,11 +57,18 @@ _verdicts: WeakKeyDictionary[nn.Module, dict[Any, Verdict]] = WeakKeyDictionary(
 
 
 def check_model(
-    model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, *, precision: str | None = None
+    model: nn.Module,
+    likelihood: Likelihood,
+    x: Tensor,
+    y: Tensor,
+    *,
+    precision: str | None = None,
+    must_try: bool = False,
 ) -> CheckedModel:
     """Refuse a model that cannot be private; of `x` and `y` only shapes and types are looked at.
 
-    `precision` is that of `Execution`, in which the model is tried out too.
+    `precision` is that of `Execution`, in which the model is tried out too. A model that was tried before is tried
+    again if its state has changed, as far as `dpbnn.replica.state_of` sees it, or if it must be, as in `fit`.
 
     Raises:
         DpbnnError: the module's name, what is wrong with it and the cure.
@@ -74,7 +81,7 @@ def check_model(
     _refuse_known_offenders(model)
     key = (likelihood, state_of(model, likelihood), x.shape[1:], x.dtype, x.device, y.shape[1:], y.dtype)
     known = _verdicts.setdefault(model, {})
-    is_new, working = key not in known, replica(model)
+    is_new, working = must_try or key not in known, replica(model)
     if is_new:
         before = switches_of(model)
         found = try_out(working, likelihood, x, y)

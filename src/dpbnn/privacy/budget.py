@@ -54,6 +54,8 @@ SIGN = "dpbnn-budget"
 
 _open: list["BudgetAccountant"] = []
 """The one that is open, for all threads of this process."""
+_opening = Lock()
+"""Of two threads that open a budget, one finds the other's."""
 
 
 class BudgetError(DpbnnError):
@@ -117,19 +119,21 @@ class BudgetAccountant:
         return f"BudgetAccountant(spent {epsilon:.4g} of epsilon {self.epsilon:g}, {delta:.3g} of delta {self.delta:g})"
 
     def __enter__(self) -> Self:
-        if _open:
-            raise DpbnnError("A BudgetAccountant must not be opened inside another one; charge the outer one.")
-        refuse_elsewhere()
-        _open.append(self)
-        os.environ[HOME] = str(os.getpid())
-        self._sign = _put_up_sign()
+        with _opening:
+            if _open:
+                raise DpbnnError("A BudgetAccountant must not be opened inside another one; charge the outer one.")
+            refuse_elsewhere()
+            _open.append(self)
+            os.environ[HOME] = str(os.getpid())
+            self._sign = _put_up_sign()
         return self
 
     def __exit__(self, *_: object) -> None:
-        _open.remove(self)
-        del os.environ[HOME]
-        if self._sign is not None:
-            os.close(self._sign)
+        with _opening:
+            _open.remove(self)
+            del os.environ[HOME]
+            if self._sign is not None:
+                os.close(self._sign)
 
     def charge(self, *plans: PrivacyPlan, epsilon_of_others: float = 0.0) -> None:
         """Spend what plans cost that are fixed at once, or refuse all of them (see `Together`)."""

@@ -107,6 +107,10 @@ class Randomness:
         For processes of this library alone: in the user's, anybody may draw from them or seed them.
         """
         self.seed(f"{purpose}, process", step, part, torch.default_generator)
+        self.seed_process_but_torch(purpose, step, part)
+
+    def seed_process_but_torch(self, purpose: str, step: int, part: int) -> None:
+        """Bring NumPy's and Python's generators into one state."""
         words = np.frombuffer(self._derive(f"{purpose}, NumPy", step, part), dtype=np.uint32)
         np.random.seed(words)  # noqa: NPY002 - the one that a dataset might use
         random.seed(self._derive(f"{purpose}, Python", step, part))

@@ -99,7 +99,7 @@ class RecordedSteps:
         self._recorded_from = first_step + WARM_UP
         self._recordings: dict[Any, Callable[[], None]] = {}
         self._one_by_one: list[EagerSteps] = []
-        self._how = "recorded and replayed (CUDA graphs)"
+        self._how, self._is_settled = "recorded and replayed (CUDA graphs)", False
 
     @property
     def how(self) -> str:
@@ -147,8 +147,6 @@ class RecordedSteps:
                 if self._sizes.is_one and len(parts) == 1 and step >= self._recorded_from:
                     self._feed.next_part()
                     last = self._recording("whole", step, self._whole)
-                    if step == self._recorded_from:  # a batch of several parts will need it
-                        self._recording("take", step, self._take)
                 else:
                     self._parts_and_noise(step, parts)
                     last = self._recording("take", step, self._take)
@@ -184,6 +182,8 @@ class RecordedSteps:
             self._recording("noise", step, self._add_noise)
             if at_once and self._sizes.is_one:
                 self._recording("whole", step, self._whole)
+            self._recording("take", step, self._take)
+            self._is_settled = True
 
     def _end(self, step: int) -> None:
         """Outside of the graphs: the methods' work after a step."""
@@ -297,7 +297,7 @@ class RecordedSteps:
         reason = "out of memory" if is_memory else (str(error).strip() or type(error).__name__).splitlines()[0]
         text = f"These steps cannot be recorded and are taken one by one, which is slower: {reason}"
         warn(text)
-        if step <= self._recorded_from:
+        if not self._is_settled:
             self._how = EagerSteps.how
         ledgers: Sequence[Ledger | None] = self._ledgers or [None] * len(self._runs)
         self._one_by_one = [

@@ -1,0 +1,80 @@
+"""Whether a data set holds a random generator of its own, whose draws nobody could keep secret.
+
+>>> import numpy as np
+>>> class Augmented:
+...     def __init__(self):
+...         self.transforms = [np.random.default_rng(0).normal]
+>>> has_generator(Augmented()), has_generator([1.0, "text"])
+(True, False)
+"""
+
+import random
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+__all__ = ["has_generator"]
+
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
+PLAIN = (bool, int, float, complex, str, bytes, type(None), Tensor, np.ndarray, ModuleType)
+MOST_OF_A_COLLECTION, MOST = 1000, 100_000
+"""How many things are looked at: of a list of all records, the first ones show what the others are like."""
+
+
+def has_generator(start: object) -> bool:
+    """Whether one can be reached from this object: by attributes, collections, functions and what they refer to.
+
+    Those of the whole process do not count, which are looked at while records are read.
+    """
+    of_the_process = {id(torch.default_generator), id(np.random.mtrand._rand), id(getattr(random, "_inst", None))}
+    of_the_process |= {id(np.random.mtrand._rand._bit_generator)}
+    seen: set[int] = set()
+    waiting: deque[object] = deque([start])
+    while waiting and len(seen) < MOST:
+        value = waiting.popleft()
+        if id(value) in seen or id(value) in of_the_process or isinstance(value, PLAIN):
+            continue
+        if isinstance(value, GENERATORS):
+            return True
+        seen.add(id(value))
+        waiting.extend(_inside(value))
+    return False
+
+
+def _inside(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        yield from list(value.values())[:MOST_OF_A_COLLECTION]
+    elif isinstance(value, (list, tuple, set, frozenset, deque)):
+        yield from list(value)[:MOST_OF_A_COLLECTION]
+    elif isinstance(value, (MethodType, BuiltinMethodType)):
+        yield value.__self__
+        yield getattr(value, "__func__", None)
+    elif isinstance(value, partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, FunctionType):
+        names = set(value.__code__.co_names)
+        yield from (own for name, own in value.__globals__.items() if name in names)
+        yield from (value.__defaults__, value.__kwdefaults__, value.__closure__)
+    elif isinstance(value, CellType):
+        with suppress(ValueError):  # an empty one
+            yield value.cell_contents
+    elif isinstance(value, nn.Module) or hasattr(value, "__dict__") or hasattr(value, "__slots__"):
+        yield from _attributes(value)
+
+
+def _attributes(value: object) -> Iterator[object]:
+    """What an object and its classes hold; of classes of other libraries nothing, as they are everybody's."""
+    yield from list(getattr(value, "__dict__", {}).values())
+    kinds = value.__mro__ if isinstance(value, type) else type(value).__mro__
+    for kind in kinds:
+        for name in getattr(kind, "__slots__", ()):
+            with suppress(AttributeError):
+                yield getattr(value, name)
+        if kind.__module__.partition(".")[0] not in ("builtins", "torch", "numpy"):
+            yield from list(vars(kind).values())
