@@ -112,9 +112,9 @@ def number_of_records_in_a_warning(release, run, *arguments, **further):
     return release(run, *arguments, **further)
 
 
-def hook_left_behind(prepared, model, *arguments):
+def hook_left_behind(prepared, model, *arguments, **further):
     model.register_forward_hook(lambda *_: None)
-    return prepared(model, *arguments)
+    return prepared(model, *arguments, **further)
 
 
 def global_draws(release, *arguments, **further):

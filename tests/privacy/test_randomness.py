@@ -131,7 +131,7 @@ def test_reading_and_a_process_are_seeded_anew_for_each_key_step_and_row():
                 randomness = Randomness.from_seed(seed)
                 randomness.seed_process("reading", step, row)
                 own = randomness.reading(step, row).on(CPU).get_state().numpy().tobytes()
-                torch_own, (of_python, of_numpy, _) = states_of_the_process()
+                torch_own, (of_python, of_numpy, *_) = states_of_the_process()
                 states.append((own, torch_own, of_python, of_numpy))
                 torch.rand(3), np.random.normal(), random.gauss()  # noqa: NPY002
     finally:
