@@ -174,7 +174,7 @@ def test_what_is_finite_stays_and_all_else_is_zero(device):
 @pytest.mark.parametrize(
     ("in_float64", "small"), [(True, adding_up.SMALL_PRODUCT), (True, 0), (False, 0)], ids=["one launch", "float64", ""]
 )
-@pytest.mark.parametrize("clipping", ["flat", "automatic"])
+@pytest.mark.parametrize("clipping", ["flat", pytest.param("automatic", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", [mlp, cnn, transformer])
 def test_sums_are_those_of_torchs_own_operations(
     device, monkeypatch, used_everywhere, make, clipping, in_float64, small
@@ -227,7 +227,7 @@ def use(monkeypatch, way):
     monkeypatch.setattr(adding_up, "is_done_in_float64", lambda inputs: in_float64 and inputs.dtype == torch.float32)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("bad", [math.nan, pytest.param(math.inf, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("draws", [0, 1, 2])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("make", [mlp, TiedTable])

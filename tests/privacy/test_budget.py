@@ -190,7 +190,9 @@ def _tried(opens=False):
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux tells")
-@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "start", ["fork", *(pytest.param(own, marks=pytest.mark.slow) for own in ("spawn", "forkserver"))]
+)
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_workers_that_are_older_than_a_budget_do_not_pass_it_by(start):
     with multiprocessing.get_context(start).Pool(1) as pool:
@@ -209,6 +211,7 @@ def _tried_twice(pipe):
             pipe.send(_tried())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux tells")
 def test_a_budget_of_a_worker_does_not_pay_for_a_later_one_of_its_parent():
     context = multiprocessing.get_context("spawn")
