@@ -295,6 +295,8 @@ def test_an_error_of_reading_says_nothing_of_the_batch(how, workers):
     records = as_records(Unreadable(how), None, torch.float32)
     with pytest.raises(DpbnnError, match="got KeyError from one" if how == "raises" else "one shape and type") as error:
         list(records.batches(sampler, 0, 1, workers))
+    assert "\n" not in str(error.value)
+    assert error.value.__context__ is None, "which others might show"
     said = "".join(traceback.format_exception(error.value))
     assert not any(secret in said for secret in ("5003", "6011", "1009", "1010"))
 

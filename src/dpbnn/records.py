@@ -151,18 +151,23 @@ class DatasetRecords:
         loaded = DataLoader(reading, batch_size=None, sampler=steps, num_workers=workers, generator=generator)
         try:
             yield from ((x, y) for x, y in loaded)
+            return
+        except DpbnnError as error:  # with the worker's traceback in its text
+            text = str(error).strip().splitlines()[-1].removeprefix(f"{DpbnnError.__module__}.{DpbnnError.__name__}: ")
         except (RuntimeError, OSError) as error:  # whose text may say how many bytes a batch has
-            raise DpbnnError(
+            text = (
                 f"Worker processes must hand over every batch of a Dataset, got {type(error).__name__}: one was "
                 "stopped, or memory, shared memory or open files ran out."
-            ) from None
+            )
+        raise DpbnnError(text)
 
     def refuse_known_draws(self, workers: int) -> None:
         """What reading draws must be secret, as masks are: torch's draws are, and in worker processes NumPy's too."""
         if self.draws_by_itself:
             raise DpbnnError(
-                "A Dataset must draw by torch's functions without a generator, if it draws, got one with a generator "
-                "of its own, whose draws could not be kept secret; leave the generator out."
+                "A Dataset must draw by torch's functions without a generator, if it draws, and else read a record the "
+                "same every time; got one with a generator of its own, whose draws could not be kept secret, or with "
+                "state that reading changes; leave the generator out (np.random will do in worker processes), or that."
             )
         if workers == 0 and self.draws_outside_torch:
             raise DpbnnError(
@@ -248,10 +253,11 @@ def _item(dataset: Any, row: int) -> Any:
     except DpbnnError:
         raise
     except Exception as error:  # whose text and place may say which record it was, and so that the batch has it
-        raise DpbnnError(
-            f"Every record of a Dataset must be readable, got {type(error).__name__} from one; [dataset[row] for row "
-            "in range(len(dataset))] finds it, or reading fails in worker processes alone."
-        ) from None
+        kind = type(error).__name__
+    raise DpbnnError(  # outside, so that it does not carry the other one along
+        f"Every record of a Dataset must be readable, got {kind} from one; [dataset[row] for row in "
+        "range(len(dataset))] finds it, unless reading fails in worker processes alone."
+    )
 
 
 def as_records(x: Any, y: Any, dtype: torch.dtype) -> Records:

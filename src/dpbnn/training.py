@@ -315,7 +315,8 @@ def _with_fresh_key(position: Position, folder: Checkpoint) -> Position:
     again = len(position.ledger.charges) - position.step
     if again > 0:
         warn(
-            f"The resumed run may round differently (taken over, or another machine, version or precision), so it "
+            f"The resumed run may round differently (taken over, or another machine, version, "
+            f"precision or number of threads), so it "
             f"draws fresh noise: {again} steps are charged again, and the run ends that many steps short."
         )
     return position

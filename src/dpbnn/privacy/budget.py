@@ -253,8 +253,9 @@ def refuse_elsewhere(sent_from: int | None = None) -> None:
     """Refuse what a budget in another process has to pay for, such as what was `sent_from` there."""
     if sent_from is not None or home() not in (None, os.getpid()):
         raise BudgetError(
-            "A fit in another process must not pass a BudgetAccountant by; fit in its own (n_jobs=1), or after it is "
-            "closed in workers that are started then."
+            "A fit in another process cannot be counted by a BudgetAccountant; fit in its own process (n_jobs=1). "
+            "Processes that were started while it was open refuse also after it is closed: let joblib start new ones, "
+            "by joblib.externals.loky.get_reusable_executor().shutdown()."
         )
 
 
