@@ -6,7 +6,7 @@ Guarantees:
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -386,12 +386,14 @@ def _collate(empty: Batch | None, dtype: torch.dtype, items: Sequence[Any]) -> B
         return empty
     if not (isinstance(items[0], (tuple, list)) and len(items[0]) == 2):
         raise DpbnnError(f"A Dataset's items must be (x, y) pairs, got {type(items[0]).__name__}.")
-    try:
-        x, y = default_collate(list(items))
-    except (RuntimeError, TypeError, ValueError):  # which say where in the batch, and how large it is
+    pair = None
+    with suppress(RuntimeError, TypeError, ValueError):  # which say where in the batch, and how large it is
+        pair = default_collate(list(items))
+    if pair is None:
         kinds = " and ".join(type(part).__name__ for part in items[0])
         raise DpbnnError(
-            "A Dataset's x and y must be tensors, arrays or numbers, each of one shape and type, got what cannot be "
-            f"put together: {kinds}."
-        ) from None
+            "A Dataset's x and y must be tensors, arrays or numbers, each of one shape and type, got what cannot be put "
+            f"together: {kinds}."
+        )
+    x, y = pair
     return as_tensor("X", x, dtype), as_tensor("y", y, dtype)
