@@ -392,8 +392,8 @@ def _collate(empty: Batch | None, dtype: torch.dtype, items: Sequence[Any]) -> B
     if pair is None:
         kinds = " and ".join(type(part).__name__ for part in items[0])
         raise DpbnnError(
-            "A Dataset's x and y must be tensors, arrays or numbers, each of one shape and type, got what cannot be put "
-            f"together: {kinds}."
+            "A Dataset's x and y must be tensors, arrays or numbers, each of one shape and type, got what cannot be "
+            f"put together: {kinds}."
         )
     x, y = pair
     return as_tensor("X", x, dtype), as_tensor("y", y, dtype)
