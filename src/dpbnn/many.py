@@ -86,14 +86,15 @@ def fit_many(
     """
     refuse_several_processes()
     runs: list[Run] = []
-    tried: set[int] = set()
+    tried: set[tuple[int, int]] = set()
     for index, one in enumerate(_listed(setups)):
         x, targets = (X, y) if not runs else _shared(runs[0], X, y)
         how = one.method, one.plan, one.likelihood, one.seed, device, execution
+        both = id(one.model), id(one.likelihood)
         with _named(index):
-            run = prepared(one.model, x, targets, *how, must_try=id(one.model) not in tried)
+            run = prepared(one.model, x, targets, *how, must_try=both not in tried)
             runs.append(run.inspected(x, targets))
-        tried.add(id(one.model))
+        tried.add(both)
     with ExitStack() as reserved:
         for index, run in enumerate(runs):
             with _named(index):
