@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import dpbnn
-from dpbnn.execution import computing_in
+from dpbnn.device.execution import computing_in
 from dpbnn.plots.style import panels
 from large_networks import LanguageModel, NextToken, PictureTransformer, WideResNet
 from measure import Step, device, peak_megabytes, take_turns

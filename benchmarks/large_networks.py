@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpbnn.likelihoods import Likelihood
-from dpbnn.likelihoods.likelihood import Probabilities
+from dpbnn.models.likelihoods import Likelihood
+from dpbnn.models.likelihoods.likelihood import Probabilities
 from dpbnn.types import Weights
 
 __all__ = ["LanguageModel", "NextToken", "PictureTransformer", "WideResNet"]

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import dpbnn
 from dpbnn import metrics
-from dpbnn.methods.keeping import Keeping
+from dpbnn.methods.store import Keeping
 from dpbnn.posterior import LowRankGaussian, MeanField, PointEstimate, WeightSamples
 
 D, CHAINS = 5, 200

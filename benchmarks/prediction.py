@@ -18,7 +18,7 @@ import dpbnn
 from dpbnn.clipping.objective import Objective
 from dpbnn.plots.style import panels
 from dpbnn.posterior import DropoutNetwork, MeanField, Posterior, WeightSamples
-from dpbnn.predict import predict
+from dpbnn.prediction.predict import predict
 from measure import Step, device, take_turns
 from pictures import bars
 from program import Figures, Options, Program, Results, Table, positive

@@ -16,10 +16,10 @@ import torch
 
 import dpbnn
 from dpbnn.clipping.objective import Objective
-from dpbnn.methods.keeping import Keeping
+from dpbnn.methods.store import Keeping
 from dpbnn.plots.style import panels
 from dpbnn.posterior import MeanField
-from dpbnn.predict import predict
+from dpbnn.prediction.predict import predict
 from large_networks import LanguageModel, NextToken
 from measure import Build, Step, device, take_turns
 from pictures import COLOURS

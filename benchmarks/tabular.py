@@ -37,11 +37,11 @@ import numpy as np
 import torch
 
 import dpbnn
-from dpbnn.choosing import Facts, choose
-from dpbnn.privacy.bounds import Bounds
 from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.ledger import Ledger
-from dpbnn.tabular import in_units, train
+from dpbnn.privacy.queries.bounds import Bounds
+from dpbnn.tables.settings import Facts, choose
+from dpbnn.tables.training import in_units, train
 
 FOLDER = Path(__file__).parent
 KEPT, PAGE = FOLDER / "tabular.json", FOLDER.parent / "docs" / "tables.md"

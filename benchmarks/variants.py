@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 import dpbnn
 from dpbnn.clipping import check_model, clip_and_sum
-from dpbnn.likelihoods import Likelihood
 from dpbnn.methods import Method
-from dpbnn.privacy.mechanism import add_noise
-from dpbnn.privacy.randomness import Randomness
-from dpbnn.training import prepared
+from dpbnn.models.likelihoods import Likelihood
+from dpbnn.privacy.noise.mechanism import add_noise
+from dpbnn.privacy.noise.randomness import Randomness
+from dpbnn.training.fit import prepared
 from measure import device
 from program import is_installed
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpbnn.privacy import bounds, selection
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.purchases import Purchases
+from dpbnn.privacy.queries import bounds, selection
 
 
 def permitted(epsilon, draw):

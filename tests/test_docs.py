@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import dpbnn
-from dpbnn import choosing
 from dpbnn.experiments import page as reproduced
 from dpbnn.experiments import tuning
 from dpbnn.experiments.recipes import BEST
+from dpbnn.tables import settings as choosing
 from dpbnn.tables.schema import parse_schema
 
 ROOT = Path(__file__).parent.parent
@@ -41,7 +41,7 @@ def test_the_code_in_pages_runs(tmp_path, monkeypatch, page):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings_come_out(name):
-    if name.startswith("dpbnn.kernels.of_"):
+    if name.startswith("dpbnn.device.kernels.of_"):
         pytest.importorskip("triton")
     assert doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS).failed == 0
 

@@ -41,7 +41,7 @@ def test_the_version_is_the_packages(tmp_path):
 
 
 def test_the_demo_learns_under_its_budget(capsys):
-    from dpbnn.demo import EPSILON, as_text, run_demo
+    from dpbnn.cli.demo import EPSILON, as_text, run_demo
 
     result = run_demo()
     assert result["accuracy"] > 0.85

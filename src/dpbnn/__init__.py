@@ -8,25 +8,20 @@ prediction = release.predict(X_new)
 prediction.probabilities, prediction.mutual_information
 """
 
-from dpbnn import methods, metrics, networks, plots, posterior
+from dpbnn import methods, metrics, plots, posterior
 from dpbnn.clipping import check_model, clipped_gradient_sum
-from dpbnn.dropout import with_dropout
-from dpbnn.execution import Execution
-from dpbnn.likelihoods import (
-    Bernoulli,
-    Categorical,
-    HeteroscedasticGaussian,
-    HomoscedasticGaussian,
-    Likelihood,
-)
-from dpbnn.many import Setup, fit_many
+from dpbnn.device.execution import Execution
 from dpbnn.methods import BBP, SGD, SGLD, KeepSamples, KeepSummary, MCDropout
-from dpbnn.priors import Flat, Gaussian, Grouped, Laplace, Prior, ScaleMixture
+from dpbnn.models import networks
+from dpbnn.models.dropout import with_dropout
+from dpbnn.models.likelihoods import Bernoulli, Categorical, HeteroscedasticGaussian, HomoscedasticGaussian, Likelihood
+from dpbnn.models.priors import Flat, Gaussian, Grouped, Laplace, Prior, ScaleMixture
 from dpbnn.privacy.budget import BudgetAccountant, BudgetError
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.release import Release, load
-from dpbnn.training import fit
+from dpbnn.release.release import Release, load
+from dpbnn.training.fit import fit
+from dpbnn.training.many import Setup, fit_many
 from dpbnn.types import DpbnnError, DpbnnWarning
 
 __version__ = "0.1.0"

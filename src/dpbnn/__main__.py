@@ -1,6 +1,6 @@
 """``python -m dpbnn`` is ``dpbnn``."""
 
-from dpbnn.cli import main
+from dpbnn.cli.main import main
 
 if __name__ == "__main__":
     main()

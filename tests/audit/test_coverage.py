@@ -12,9 +12,9 @@ from dpbnn.audit.cases import COVERING, FOR_QUICK, cases_of, variations_of
 from dpbnn.audit.claim import Level, epsilon_shown, levels_of, repeated
 from dpbnn.audit.coverage import coverage_of
 from dpbnn.audit.mechanism import audit_mechanism
-from dpbnn.clipping.adding_up import LARGEST_PART
+from dpbnn.clipping.summation import LARGEST_PART
+from dpbnn.privacy.noise.randomness import CHUNK
 from dpbnn.privacy.plan import CLIPPING_STYLES
-from dpbnn.privacy.randomness import CHUNK
 
 PLAN = dpbnn.PrivacyPlan(dataset_size=100, batch_size=100, steps=4, clip_norm=1.5, noise_multiplier=1.3, delta=1e-5)
 TWO_LEVELS = {"noise_multiplier": ((1.3, 2), (2.0, 2)), "clip_norm": ((1.5, 1), (0.7, 3))}

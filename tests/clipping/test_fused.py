@@ -9,13 +9,14 @@ from torch import nn
 
 import dpbnn
 from dpbnn.audit.rounding import that_round_both_ways
-from dpbnn.clipping import adding_up, check_model, clip_and_sum, fused
-from dpbnn.clipping.book_keeping import Recording
-from dpbnn.clipping.deferred import Deferred
+from dpbnn.clipping import check_model, clip_and_sum, fused
+from dpbnn.clipping import summation as adding_up
+from dpbnn.clipping.engines.book_keeping import Recording
+from dpbnn.clipping.forms.deferred import Deferred
+from dpbnn.clipping.forms.joint import Joint
+from dpbnn.clipping.forms.per_record import Dense, Outer, Reordered, Rows
+from dpbnn.clipping.forms.tied import Tied
 from dpbnn.clipping.gradient import AUTOMATIC_GAMMA, LARGEST_NORM, ROUNDING_ROOM
-from dpbnn.clipping.joint import Joint
-from dpbnn.clipping.per_record import Dense, Outer, Reordered, Rows
-from dpbnn.clipping.tied import Tied
 from dpbnn.types import Draws
 from tests.clipping.test_many_records import case, moved
 from tests.devices import KERNEL_DEVICES

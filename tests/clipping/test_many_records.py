@@ -11,12 +11,13 @@ from torch import nn
 
 import dpbnn
 from dpbnn.audit.rounding import that_round_both_ways
-from dpbnn.clipping import check_model, clip_and_sum, deferred, gradient
-from dpbnn.clipping.adding_up import LARGEST_PART
-from dpbnn.clipping.deferred import Deferred
-from dpbnn.clipping.joint import Joint
-from dpbnn.clipping.per_record import Dense, Outer, Reordered, Rows
-from dpbnn.clipping.tied import Tied
+from dpbnn.clipping import check_model, clip_and_sum, gradient
+from dpbnn.clipping.forms import deferred
+from dpbnn.clipping.forms.deferred import Deferred
+from dpbnn.clipping.forms.joint import Joint
+from dpbnn.clipping.forms.per_record import Dense, Outer, Reordered, Rows
+from dpbnn.clipping.forms.tied import Tied
+from dpbnn.clipping.summation import LARGEST_PART
 from dpbnn.types import Draws
 
 LIKELIHOOD = dpbnn.HomoscedasticGaussian(noise_std=1.0)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dpbnn.clipping import clipped_gradient_sum
-from dpbnn.clipping.deferred import Deferred
-from dpbnn.clipping.joint import Joint
-from dpbnn.clipping.per_record import Dense, Outer, Rows, combine
-from dpbnn.clipping.tied import Tied
-from dpbnn.likelihoods import Categorical, HomoscedasticGaussian
+from dpbnn.clipping.forms.deferred import Deferred
+from dpbnn.clipping.forms.joint import Joint
+from dpbnn.clipping.forms.per_record import Dense, Outer, Rows, combine
+from dpbnn.clipping.forms.tied import Tied
+from dpbnn.models.likelihoods import Categorical, HomoscedasticGaussian
 from tests.truth import assert_equals_truth, clipped_sum
 
 MODELS = {

@@ -8,11 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dpbnn.clipping import book_keeping, check_model, clipped_gradient_sum, deferred
-from dpbnn.clipping.coverage import agrees_with_loop
-from dpbnn.clipping.engines import ENGINES
-from dpbnn.clipping.treatment import Layout, Treatment
-from dpbnn.likelihoods import Categorical
+from dpbnn.clipping import check_model, clipped_gradient_sum
+from dpbnn.clipping.check.coverage import agrees_with_loop
+from dpbnn.clipping.engines import ENGINES, book_keeping
+from dpbnn.clipping.engines.layout import Layout, Treatment
+from dpbnn.clipping.forms import deferred
+from dpbnn.models.likelihoods import Categorical
 from tests.truth import assert_equals_truth, clipped_sum
 
 WIDTH, LENGTH, CLASSES, WORDS = 8, 5, 3, 11

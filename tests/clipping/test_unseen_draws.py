@@ -56,7 +56,7 @@ def test_a_change_of_a_configuration_object_is_tried_anew():
 
 
 def test_draws_that_the_trial_did_not_see_come_from_the_secret_key(monkeypatch):
-    from dpbnn.clipping import compatibility
+    from dpbnn.clipping.check import compatibility
 
     model = Configured()
     model.config.dropout = 0.5
@@ -74,8 +74,8 @@ def test_draws_that_the_trial_did_not_see_come_from_the_secret_key(monkeypatch):
 
 def test_captured_work_is_redirected_whatever_the_trial_saw():
     from dpbnn.clipping.gradient import clip_and_sum
-    from dpbnn.generators import Generators
-    from tests.stepping.test_capture import run_of
+    from dpbnn.device.generators import Generators
+    from tests.training.steps.test_capture import run_of
 
     work = run_of(dpbnn.SGD(0.1), {"n": 32, "batch": 16}, "flat", "cpu").work
     masks = Generators.seeded(0)
@@ -111,7 +111,7 @@ def test_torchs_generator_does_not_tell_whether_a_record_made_the_model_draw(her
 def test_what_another_thread_draws_meanwhile_stays_drawn():
     """Its generator is never put back."""
     from dpbnn.clipping.gradient import _with_secret_draws
-    from dpbnn.generators import Generators
+    from dpbnn.device.generators import Generators
 
     def compute():
         torch.rand(3, generator=torch.default_generator)  # which nobody redirects
@@ -127,7 +127,7 @@ def test_what_another_thread_draws_meanwhile_stays_drawn():
 def test_a_generator_that_another_thread_puts_back_meanwhile_is_not_taken_for_still():
     """Two threads whose models draw: what the first puts back must not hide the second one's draws."""
     from dpbnn.clipping.gradient import _with_secret_draws
-    from dpbnn.generators import Generators, default_generators, set_default_generators
+    from dpbnn.device.generators import Generators, default_generators, set_default_generators
 
     cpu, masks, drawn = torch.device("cpu"), Generators.seeded(0), []
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.combinations.checking import check
-from tests.combinations.factors import described, long_cells
+from tests.together.combinations.checking import check
+from tests.together.combinations.factors import described, long_cells
 
 
 @pytest.mark.parametrize("cell", long_cells(), ids=described)

@@ -10,10 +10,10 @@ from torch import nn
 
 import dpbnn
 from dpbnn.methods.kl import Draw, kl_divergence, kl_gradient
-from dpbnn.own_draws import derived_seed, standard_normals
 from dpbnn.posterior import MeanField
-from dpbnn.privacy.randomness import Randomness
-from dpbnn.privacy.sampling import PoissonSampler
+from dpbnn.privacy.noise.randomness import Randomness
+from dpbnn.privacy.noise.sampling import PoissonSampler
+from dpbnn.seeds import derived_seed, standard_normals
 from dpbnn.types import NoisySum
 
 # Bayesian linear regression with correlated inputs: the mean-field optimum is far from the true marginals.

@@ -8,7 +8,7 @@ from torch import nn
 
 import dpbnn
 from dpbnn.methods import METHODS, Method
-from dpbnn.stepping import eager
+from dpbnn.training.steps import eager
 from dpbnn.types import NoisySum
 
 N, B, STEPS = 60, 15, 12

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import dpbnn
-from dpbnn.privacy.randomness import Randomness
-from dpbnn.privacy.sampling import PoissonSampler
+from dpbnn.privacy.noise.randomness import Randomness
+from dpbnn.privacy.noise.sampling import PoissonSampler
 
 N, B, STEPS = 40, 10, 12
 X = torch.randn(N, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpbnn import metrics
-from dpbnn.predict import ClassPrediction, RealPrediction
+from dpbnn.prediction.predict import ClassPrediction, RealPrediction
 from dpbnn.types import DpbnnError
 
 

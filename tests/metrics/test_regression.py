@@ -8,7 +8,7 @@ import torch
 from scipy import integrate, stats
 
 from dpbnn.metrics import regression as r
-from dpbnn.predict import RealPrediction
+from dpbnn.prediction.predict import RealPrediction
 from dpbnn.types import DpbnnError
 
 

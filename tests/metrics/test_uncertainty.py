@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpbnn.metrics.uncertainty import mean_uncertainty, out_of_distribution_auroc, rejection_curve
-from dpbnn.predict import ClassPrediction, RealPrediction
+from dpbnn.prediction.predict import ClassPrediction, RealPrediction
 from dpbnn.types import DpbnnError
 
 

@@ -51,7 +51,7 @@ def test_delta_has_a_limit_too():
 
 def test_a_refused_fit_has_not_seen_a_record(monkeypatch):
     seen = []
-    monkeypatch.setattr("dpbnn.stepping.EagerSteps.release_and_take", lambda *_: seen.append(1))
+    monkeypatch.setattr("dpbnn.training.steps.EagerSteps.release_and_take", lambda *_: seen.append(1))
     with BudgetAccountant(epsilon=0.4, delta=1e-5), pytest.raises(BudgetError):
         train()
     assert not seen
@@ -61,7 +61,7 @@ def test_what_fails_stays_charged(monkeypatch):
     def broken(*_):
         raise RuntimeError("power cut")
 
-    monkeypatch.setattr("dpbnn.stepping.EagerSteps.release_and_take", broken)
+    monkeypatch.setattr("dpbnn.training.steps.EagerSteps.release_and_take", broken)
     with BudgetAccountant(epsilon=1.2, delta=1e-5) as budget:
         with pytest.raises(RuntimeError, match="power cut"):
             train()

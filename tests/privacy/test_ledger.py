@@ -193,7 +193,7 @@ def test_a_step_that_is_not_charged_stops_the_release(monkeypatch):
 
 
 def test_a_run_is_paid_for_by_the_ledger_of_its_plan():
-    from dpbnn.training import prepared
+    from dpbnn.training.fit import prepared
 
     x, y = torch.zeros(100, 2), torch.zeros(100, dtype=torch.long)
     run = prepared(nn.Linear(2, 2), x, y, dpbnn.SGD(0.1), plan(5.0, 4), dpbnn.Categorical())

@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("opendp")
 
 import dpbnn
-from dpbnn import training
 from dpbnn.privacy.budget import ORDERS, BudgetAccountant, composed_epsilon
 from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.training import fit as training
 from tests.spending import Watch
 
 MOST = 3

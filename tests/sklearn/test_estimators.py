@@ -402,7 +402,9 @@ FULL_BATCH = {"batch_size": 1500, "dataset_size": 1500, "classes": ["no", "yes"]
 """Accounted for in no time."""
 
 
-@pytest.mark.parametrize("where", ["dpbnn.tabular.prepared", "dpbnn.training._diverged", "dpbnn.draft.Release"])
+@pytest.mark.parametrize(
+    "where", ["dpbnn.tables.training.prepared", "dpbnn.training.fit._diverged", "dpbnn.release.draft.Release"]
+)
 def test_an_interrupted_fit_goes_on_and_buys_nothing_twice(numbers, tmp_path, monkeypatch, where):
     """Before the first step, after the last one, and after the noise level was bought."""
     watch = Watch()(monkeypatch)
@@ -426,7 +428,7 @@ def test_an_interrupted_fit_goes_on_and_buys_nothing_twice(numbers, tmp_path, mo
 def test_a_checkpoint_of_another_plan_or_a_foreign_folder_is_refused(classes, tmp_path, monkeypatch):
     how = FULL_BATCH | {"checkpoint": tmp_path / "run", "epsilon": 3.0}
     with monkeypatch.context() as patch:
-        patch.setattr("dpbnn.tabular.prepared", cut)
+        patch.setattr("dpbnn.tables.training.prepared", cut)
         with pytest.raises(Interrupt):
             DPBayesClassifier(**how).fit(*classes)
     with pytest.raises(dpbnn.DpbnnError, match="belongs to another run: the plan, or what is bought, changed"):
@@ -447,7 +449,7 @@ def test_a_checkpoint_of_another_plan_or_a_foreign_folder_is_refused(classes, tm
 def test_a_fit_that_fails_leaves_the_estimator_as_it_was(classes, monkeypatch):
     model = DPBayesClassifier(bounds=(0, 10), **FULL_BATCH).fit(*classes)
     before = dict(vars(model))
-    monkeypatch.setattr("dpbnn.draft.Release", cut)
+    monkeypatch.setattr("dpbnn.release.draft.Release", cut)
     with pytest.raises(Interrupt):
         model.fit(classes[0][:, :2], classes[1])
     assert vars(model) == before

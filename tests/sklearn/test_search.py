@@ -11,11 +11,11 @@ pytest.importorskip("opendp")
 from sklearn.exceptions import DataConversionWarning
 
 import dpbnn
-from dpbnn import draft
-from dpbnn.card import card
 from dpbnn.privacy.budget import composed_epsilon
+from dpbnn.release import draft
+from dpbnn.release.card import card
 from dpbnn.sklearn import DPBayesClassifier, DPBayesRegressor, DPGridSearch, search
-from dpbnn.training import Run
+from dpbnn.training.fit import Run
 from tests.spending import Watch
 
 PUBLIC = {"classes": [0, 1], "dataset_size": 1500}

@@ -16,14 +16,14 @@ keeping      what was found, kept with a release and shown on its card
 """
 
 from dpbnn.audit.coverage import Coverage
-from dpbnn.audit.keeping import keep_with_release
 from dpbnn.audit.mechanism import MechanismAudit, audit_mechanism
 from dpbnn.audit.membership import MembershipAudit, audit_membership
 from dpbnn.audit.one_run import OneRunAudit, audit_training
+from dpbnn.audit.plan import Audit, audit_plan
 from dpbnn.audit.randomness import RandomnessAudit, audit_randomness
 from dpbnn.audit.rounding import RoundingAudit, audit_rounding
 from dpbnn.audit.sampling import SamplingAudit, audit_sampling
-from dpbnn.audit.whole import Audit, audit_plan
+from dpbnn.audit.store import keep_with_release
 
 __all__ = [
     "Audit",

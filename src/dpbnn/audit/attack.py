@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from dpbnn.audit.checks import Check
 from dpbnn.audit.claim import Level, levels_of, repeated
 from dpbnn.clipping import CheckedModel
-from dpbnn.clipping.made_up import made_up_records
-from dpbnn.execution import Execution
-from dpbnn.likelihoods import Likelihood
+from dpbnn.clipping.check.synthetic import made_up_records
+from dpbnn.device.execution import Execution
 from dpbnn.methods import SGD, Method
+from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.training import Run, prepared, steps_from
+from dpbnn.training.fit import Run, prepared, steps_from
 from dpbnn.types import Draws, Weights
 
 __all__ = ["Attack", "Seen", "Target"]

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from dpbnn.audit.claim import levels_of
-from dpbnn.execution import Execution
-from dpbnn.likelihoods import Categorical, HomoscedasticGaussian, Likelihood
+from dpbnn.device.execution import Execution
 from dpbnn.methods import BBP
-from dpbnn.networks import CNN, MLP
+from dpbnn.models.likelihoods import Categorical, HomoscedasticGaussian, Likelihood
+from dpbnn.models.networks import CNN, MLP
 from dpbnn.privacy.plan import PrivacyPlan
 
 __all__ = ["COVERING", "FOR_QUICK", "Case", "Variation", "cases_of", "variations_of"]

@@ -7,9 +7,9 @@ from itertools import combinations, product
 import torch
 
 from dpbnn.audit.mechanism import MechanismAudit
-from dpbnn.clipping.adding_up import LARGEST_PART
+from dpbnn.clipping.summation import LARGEST_PART
+from dpbnn.privacy.noise.randomness import CHUNK
 from dpbnn.privacy.plan import CLIPPING_STYLES
-from dpbnn.privacy.randomness import CHUNK
 
 __all__ = ["VALUES", "Coverage", "coverage_of"]
 

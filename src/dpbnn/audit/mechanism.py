@@ -25,9 +25,9 @@ from dpbnn.audit.bounds import epsilon_by_counts, noise_multiplier_bounds, sprea
 from dpbnn.audit.checks import ALARM, Check
 from dpbnn.audit.claim import epsilon_shown
 from dpbnn.audit.noise import checks_of_noise
-from dpbnn.execution import Execution
-from dpbnn.likelihoods import Likelihood
+from dpbnn.device.execution import Execution
 from dpbnn.methods import SGD, Method
+from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.plan import PrivacyPlan
 
 __all__ = ["MechanismAudit", "audit_mechanism"]

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from dpbnn.audit.bounds import epsilon_of_guesses, probability_of_guesses
 from dpbnn.audit.checks import Check
-from dpbnn.likelihoods import Categorical, Likelihood
 from dpbnn.methods import BBP, SGD, SGLD, MCDropout, Method
-from dpbnn.networks import MLP
-from dpbnn.prediction import ClassPrediction, RealPrediction
+from dpbnn.models.likelihoods import Categorical, Likelihood
+from dpbnn.models.networks import MLP
+from dpbnn.prediction.prediction import ClassPrediction, RealPrediction
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.release import Release
-from dpbnn.training import fit
+from dpbnn.release.release import Release
+from dpbnn.training.fit import fit
 
 __all__ = ["OneRunAudit", "audit_method", "audit_training", "log_likelihoods"]
 

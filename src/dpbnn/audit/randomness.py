@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from dpbnn.audit.checks import Check
-from dpbnn.generators import Generators, drawing_from
-from dpbnn.privacy.randomness import MERSENNE_OFFSET, MERSENNE_WORDS, Randomness
-from dpbnn.privacy.sampling import PoissonSampler
+from dpbnn.device.generators import Generators, drawing_from
+from dpbnn.privacy.noise.randomness import MERSENNE_OFFSET, MERSENNE_WORDS, Randomness
+from dpbnn.privacy.noise.sampling import PoissonSampler
 
 __all__ = ["RandomnessAudit", "audit_randomness"]
 

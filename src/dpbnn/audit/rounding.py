@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from dpbnn.audit.checks import Check
-from dpbnn.clipping.adding_up import LARGEST_PART
-from dpbnn.likelihoods import HomoscedasticGaussian
+from dpbnn.clipping.summation import LARGEST_PART
 from dpbnn.methods import SGD
+from dpbnn.models.likelihoods import HomoscedasticGaussian
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.training import prepared
+from dpbnn.training.fit import prepared
 
 __all__ = ["RoundingAudit", "audit_rounding", "that_round_both_ways"]
 

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from dpbnn.audit.checks import Check
-from dpbnn.likelihoods import HomoscedasticGaussian
 from dpbnn.methods import SGD
+from dpbnn.models.likelihoods import HomoscedasticGaussian
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.training import prepared, steps_from
+from dpbnn.training.fit import prepared, steps_from
 
 __all__ = ["SamplingAudit", "audit_sampling"]
 

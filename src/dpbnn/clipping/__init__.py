@@ -1,8 +1,8 @@
 """The clipping engine: per-record gradients, clipped and summed, for any model that keeps records apart."""
 
+from dpbnn.clipping.check.compatibility import CheckedModel, check_model
+from dpbnn.clipping.check.exactness import refuse_inexact_sums
 from dpbnn.clipping.clipped_sum import clipped_gradient_sum
-from dpbnn.clipping.compatibility import CheckedModel, check_model
-from dpbnn.clipping.exactness import refuse_inexact_sums
 from dpbnn.clipping.gradient import clip_and_sum
 
 __all__ = ["CheckedModel", "check_model", "clip_and_sum", "clipped_gradient_sum", "refuse_inexact_sums"]

@@ -10,7 +10,7 @@
     flat:       sum_i min(1, C / |g_i|) g_i          automatic:  sum_i C g_i / (|g_i| + gamma)
 
 The norm runs over all trained weights together. Three engines give the same result; the fastest that is right
-for the model is chosen by itself (`dpbnn.clipping.compatibility`).
+for the model is chosen by itself (`dpbnn.clipping.check.compatibility`).
 """
 
 import math
@@ -18,11 +18,11 @@ import math
 from torch import Tensor, nn
 
 from dpbnn import _validate
-from dpbnn.clipping.adding_up import LARGEST_PART
-from dpbnn.clipping.compatibility import check_model
-from dpbnn.clipping.exactness import refuse_inexact_sums
+from dpbnn.clipping.check.compatibility import check_model
+from dpbnn.clipping.check.exactness import refuse_inexact_sums
 from dpbnn.clipping.gradient import clip_and_sum
-from dpbnn.likelihoods import Likelihood
+from dpbnn.clipping.summation import LARGEST_PART
+from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.plan import CLIPPING_STYLES, checked_level
 from dpbnn.types import ClippedSum, DpbnnError
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpbnn import kernels
+from dpbnn.device import kernels
 
 __all__ = ["factors", "finite", "is_used_for", "products", "scaled", "squares", "weighted_product", "weighted_sum"]
 
@@ -40,7 +40,7 @@ def is_used_for(values: Tensor) -> bool:
 
 @cache
 def _kernels() -> Any:
-    from dpbnn.kernels import of_clipping
+    from dpbnn.device.kernels import clipping as of_clipping
 
     return of_clipping
 

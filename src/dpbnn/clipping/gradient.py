@@ -13,17 +13,17 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from dpbnn.branches import hold, side_by_side
 from dpbnn.clipping import fused
-from dpbnn.clipping.adding_up import LARGEST_PART
-from dpbnn.clipping.book_keeping import NotCovered
-from dpbnn.clipping.compatibility import CheckedModel
+from dpbnn.clipping.check.compatibility import CheckedModel
 from dpbnn.clipping.engines import ENGINES
-from dpbnn.clipping.joint import Joint
+from dpbnn.clipping.engines.book_keeping import NotCovered
+from dpbnn.clipping.forms.joint import Joint
+from dpbnn.clipping.forms.per_record import Dense, PerRecordGradient
 from dpbnn.clipping.objective import wide
-from dpbnn.clipping.per_record import Dense, PerRecordGradient
-from dpbnn.execution import computing_in, full_precision
-from dpbnn.generators import Generators, default_generators, drawing_from, set_default_generators
+from dpbnn.clipping.summation import LARGEST_PART
+from dpbnn.device.execution import computing_in, full_precision
+from dpbnn.device.generators import Generators, default_generators, drawing_from, set_default_generators
+from dpbnn.device.streams import hold, side_by_side
 from dpbnn.types import ClippedSum, Draws, Weights
 
 __all__ = ["cast", "clip_and_sum", "part_size", "per_record_gradients", "shorten"]

@@ -1,7 +1,8 @@
 """The loss of each record as a function of all trained weights: a model and a likelihood seen as one.
 
 The model runs through `torch.func.functional_call` on the weights it is given, and on copies of its buffers: for a
-while it holds other tensors than its own. It is therefore a replica (`dpbnn.replica`), which one thread has for itself.
+while it holds other tensors than its own. It is therefore a replica (`dpbnn.models.replica`), which one thread has for
+itself.
 """
 
 from collections.abc import Mapping
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dpbnn.clipping.treatment import Treatment
-from dpbnn.likelihoods import Likelihood
+from dpbnn.clipping.engines.layout import Treatment
+from dpbnn.models.likelihoods import Likelihood
 from dpbnn.types import DpbnnError, Weights
 
 __all__ = ["Objective", "wide"]

@@ -28,15 +28,15 @@ import torch.nn.functional as F
 from torch.optim import Optimizer
 
 from dpbnn import _validate
+from dpbnn.device.flat import of_each
 from dpbnn.methods.descent import Descent, Term, check_prior, of_network
 from dpbnn.methods.kl import Draw, kl_gradient
 from dpbnn.methods.method import Method
-from dpbnn.one_piece import of_each
-from dpbnn.own_draws import Flat, derived_seed
+from dpbnn.models.priors import Gaussian, Prior
 from dpbnn.posterior import MeanField
-from dpbnn.priors import Gaussian, Prior
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import Schedule, check_length
+from dpbnn.seeds import Flat, derived_seed
 from dpbnn.types import DpbnnError, Draws, NoisySum, Weights
 
 __all__ = ["BBP", "BBPState"]

@@ -17,8 +17,8 @@ import torch
 from torch.optim import Optimizer
 
 from dpbnn import _validate
-from dpbnn.one_piece import joined
-from dpbnn.priors import Flat, Gaussian, Prior
+from dpbnn.device.flat import joined
+from dpbnn.models.priors import Flat, Gaussian, Prior
 from dpbnn.schedule import Schedule, as_schedule, runs_of, value_at
 from dpbnn.types import DpbnnError, Weights
 

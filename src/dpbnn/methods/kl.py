@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpbnn.one_piece import of_each
+from dpbnn.device.flat import of_each
+from dpbnn.models.priors import Flat, Gaussian, Prior
 from dpbnn.posterior import MeanField
-from dpbnn.priors import Flat, Gaussian, Prior
 from dpbnn.types import DpbnnError, Weights
 
 __all__ = ["Draw", "kl_divergence", "kl_gradient"]

@@ -18,10 +18,10 @@ from typing import Any
 
 from torch import nn
 
-from dpbnn.dropout import dropout_layers
 from dpbnn.methods.sgd import SGD, SGDState
+from dpbnn.models.dropout import dropout_layers
+from dpbnn.models.priors import Gaussian, Prior
 from dpbnn.posterior import DropoutNetwork
-from dpbnn.priors import Gaussian, Prior
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.types import DpbnnError
 

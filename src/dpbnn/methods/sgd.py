@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
+from dpbnn.device.flat import in_one_piece
 from dpbnn.methods.descent import Descent, Term, check_prior, of_network, prior_term
 from dpbnn.methods.method import Method
-from dpbnn.one_piece import in_one_piece
+from dpbnn.models.priors import Flat, Prior
 from dpbnn.posterior import PointEstimate
-from dpbnn.priors import Flat, Prior
-from dpbnn.privacy import langevin
+from dpbnn.privacy import temperature as langevin
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import Schedule, check_length, combined, runs_of
 from dpbnn.types import DpbnnError, NoisySum, Weights

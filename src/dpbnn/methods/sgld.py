@@ -20,17 +20,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpbnn import _validate
+from dpbnn.device.flat import in_one_piece
 from dpbnn.methods.descent import Descent, Term, as_rate, check_prior, of_network, prior_term
-from dpbnn.methods.keeping import Keeping, KeepSamples, KeepSummary, Store
 from dpbnn.methods.method import Method
 from dpbnn.methods.sgd import SGD
-from dpbnn.one_piece import in_one_piece
-from dpbnn.own_draws import Flat, derived_seed
+from dpbnn.methods.store import Keeping, KeepSamples, KeepSummary, Store
+from dpbnn.models.priors import Gaussian, Prior
 from dpbnn.posterior import Posterior
-from dpbnn.priors import Gaussian, Prior
-from dpbnn.privacy import langevin
+from dpbnn.privacy import temperature as langevin
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import Runs, Schedule, as_schedule, check_length, combined, runs_of, value_at
+from dpbnn.seeds import Flat, derived_seed
 from dpbnn.types import DpbnnError, NoisySum, Weights
 
 __all__ = ["SGLD", "SGLDState"]

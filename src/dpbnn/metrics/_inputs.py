@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpbnn.predict import RealPrediction
+from dpbnn.prediction.predict import RealPrediction
 from dpbnn.types import DpbnnError
 
 __all__ = [

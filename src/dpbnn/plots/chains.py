@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dpbnn.metrics._inputs import as_numbers
-from dpbnn.plots.style import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    VERMILION,
-    finish,
-    names_or,
-    start,
-)
+from dpbnn.plots.style import BLUE, GREEN, ORANGE, VERMILION, finish, names_or, start
 from dpbnn.types import DpbnnError
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from dpbnn.plots.style import (
     start,
     whole_ticks,
 )
-from dpbnn.predict import ClassPrediction
+from dpbnn.prediction.predict import ClassPrediction
 from dpbnn.types import DpbnnError
 
 if TYPE_CHECKING:

@@ -7,17 +7,8 @@ import torch
 from dpbnn import _validate
 from dpbnn.metrics._inputs import check_length, check_real
 from dpbnn.metrics.regression import CoverageCurve
-from dpbnn.plots.style import (
-    BLUE,
-    GREY,
-    INK,
-    SKY,
-    column,
-    expect,
-    finish,
-    start,
-)
-from dpbnn.predict import RealPrediction
+from dpbnn.plots.style import BLUE, GREY, INK, SKY, column, expect, finish, start
+from dpbnn.prediction.predict import RealPrediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

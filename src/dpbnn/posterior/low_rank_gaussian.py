@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from dpbnn.own_draws import derived_seed, standard_normals
 from dpbnn.posterior.effective_sample_size import effective_sample_size, report_on
 from dpbnn.posterior.posterior import described
+from dpbnn.seeds import derived_seed, standard_normals
 from dpbnn.types import Weights
 
 __all__ = ["LowRankGaussian"]

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from dpbnn.own_draws import derived_seed, standard_normals
 from dpbnn.posterior.posterior import described
+from dpbnn.seeds import derived_seed, standard_normals
 from dpbnn.types import Weights
 
 __all__ = ["MeanField"]

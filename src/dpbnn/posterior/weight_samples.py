@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from dpbnn.own_draws import derived_seed
 from dpbnn.posterior.effective_sample_size import effective_sample_size, report_on, watched
 from dpbnn.posterior.posterior import described
+from dpbnn.seeds import derived_seed
 from dpbnn.types import Weights
 
 __all__ = ["WeightSamples"]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from dpbnn._validate import one_of, refuse
-from dpbnn.privacy import _json
+from dpbnn.files import json_values as _json
 from dpbnn.privacy.accountants import ADJACENCIES, BOUNDS
 from dpbnn.privacy.ledger import Ledger, SearchCost
 from dpbnn.privacy.plan import PrivacyPlan

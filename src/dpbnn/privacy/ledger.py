@@ -150,7 +150,7 @@ class Ledger:
             self.replay(*charge)
 
     def replay(self, step: int, mark: int | None) -> None:
-        """Charge a line of a journal, unless the plan has no room: then nobody used it (`dpbnn.checkpoint.journal`)."""
+        """Charge a line of a checkpoint's journal, unless the plan has no room: then nobody used it."""
         if self.can_afford(step):
             self.enter(step, mark)
 

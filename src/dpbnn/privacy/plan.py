@@ -16,7 +16,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
 
 from dpbnn._validate import fraction, one_of, positive, refuse, whole_number
-from dpbnn.privacy import _json
+from dpbnn.files import json_values as _json
 from dpbnn.privacy.accountants import ADJACENCIES, Accounting, Charge, account
 from dpbnn.privacy.accountants.calibration import Budget, least_noise
 from dpbnn.schedule import Runs, Schedule, as_schedule, check_length, levels, value_at

@@ -1,9 +1,9 @@
 """Releases without a delta: each is promised beforehand, paid for at once, and made once.
 
-Bounds of columns, a noise level, the choice of a search: a mechanism such as `dpbnn.privacy.bounds.quantile` runs only
-on a `Permit`, and only `Purchases.buy` gives one out:
+Bounds of columns, a noise level, the choice of a search: a mechanism such as `quantile` runs
+only on a `Permit`, and only `Purchases.buy` gives one out:
 
-    >>> from dpbnn.privacy.selection import noisy_maximum
+    >>> from dpbnn.privacy.queries.selection import noisy_maximum
     >>> purchases = Purchases({"the better one": 5.0})
     >>> purchases.buy("the better one", lambda permit: noisy_maximum([3.0, 90.0], permit))
     1
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dpbnn.atomic_files import PRIVATE_FOLDER, replace_file
+from dpbnn.files.atomic import PRIVATE_FOLDER, replace_file
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.types import DpbnnError
 

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from dpbnn._validate import one_of, positive
-from dpbnn.privacy import langevin
+from dpbnn.privacy import temperature as langevin
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.types import DpbnnError
 

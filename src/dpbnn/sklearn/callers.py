@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from dpbnn import guard
+from dpbnn import lint as guard
 from dpbnn._warn import warn
 from dpbnn.privacy.plan import PrivacyPlan
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from dpbnn import _validate
 from dpbnn._warn import warn
-from dpbnn.atomic_files import is_partial
-from dpbnn.checkpoint import LOCK, OWNER, locked
-from dpbnn.choosing import Chosen, Facts
-from dpbnn.draft import Draft
-from dpbnn.privacy.bounds import Bounds, Purchase
+from dpbnn.files.atomic import is_partial
 from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.purchases import PurchaseFile
+from dpbnn.privacy.queries.bounds import Bounds, Purchase
+from dpbnn.release.draft import Draft
+from dpbnn.tables.settings import Chosen, Facts
+from dpbnn.training.checkpoint import LOCK, OWNER, locked
 from dpbnn.types import DpbnnError
 
 if TYPE_CHECKING:

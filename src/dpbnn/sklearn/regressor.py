@@ -6,12 +6,12 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
-from dpbnn.prediction import Prediction, RealPrediction
-from dpbnn.privacy.bounds import Bounds, Purchase
+from dpbnn.prediction.prediction import Prediction, RealPrediction
 from dpbnn.privacy.ledger import Ledger
+from dpbnn.privacy.queries.bounds import Bounds, Purchase
 from dpbnn.sklearn.estimator import DPBayesEstimator, keep_arguments
 from dpbnn.sklearn.fitting import Rows, as_bounds
-from dpbnn.tabular import in_units
+from dpbnn.tables.training import in_units
 
 __all__ = ["DPBayesRegressor"]
 

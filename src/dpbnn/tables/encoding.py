@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dpbnn.privacy.bounds import Bounds
+from dpbnn.privacy.queries.bounds import Bounds
 from dpbnn.tables.reading import Table
 from dpbnn.tables.schema import Category, Column, Number, Schema
 from dpbnn.types import DpbnnError

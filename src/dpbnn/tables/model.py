@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from dpbnn import guard
-from dpbnn.choosing import Chosen
-from dpbnn.prediction import Prediction, RealPrediction
-from dpbnn.release import Release, load
+from dpbnn import lint as guard
+from dpbnn.prediction.prediction import Prediction, RealPrediction
+from dpbnn.release.release import Release, load
 from dpbnn.tables.encoding import Encoding, numbers
 from dpbnn.tables.reading import Table, column_names, is_parquet, number_of_columns, read_table, separator_of
 from dpbnn.tables.schema import Category, Number, parse_schema
-from dpbnn.tabular import EXPECTED, in_units
+from dpbnn.tables.settings import Chosen
+from dpbnn.tables.training import EXPECTED, in_units
 from dpbnn.types import DpbnnError
 
 __all__ = ["TableModel", "load_table_model", "log_of", "settings_of", "shown"]

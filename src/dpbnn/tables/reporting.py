@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dpbnn import metrics
-from dpbnn.prediction import ClassPrediction, Prediction, RealPrediction
+from dpbnn.prediction.prediction import ClassPrediction, Prediction, RealPrediction
 from dpbnn.tables.model import TableModel
 from dpbnn.tables.reading import Table, is_parquet
 from dpbnn.types import DpbnnError

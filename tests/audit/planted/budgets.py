@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 import dpbnn
-from dpbnn import training
 from dpbnn.audit.claim import epsilon_shown
 from dpbnn.privacy import budget
-from dpbnn.stepping import eager
+from dpbnn.training import fit as training
+from dpbnn.training.steps import eager
 from tests.audit.planted.common import PLAN, Bug, fitted
 
 SEVERAL_ROWS = replace(PLAN, noise_multiplier=10.0, max_records_per_person=3)

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import dpbnn
-from dpbnn import training
 from dpbnn._warn import muted
-from dpbnn.checkpoint import Checkpoint
-from dpbnn.checkpoint.journal import HEADER_BYTES, LINE_BYTES, Journal, Line
 from dpbnn.privacy.ledger import Ledger, fingerprint
-from dpbnn.stepping import eager, work
+from dpbnn.training import fit as training
+from dpbnn.training.checkpoint import Checkpoint
+from dpbnn.training.checkpoint.journal import HEADER_BYTES, LINE_BYTES, Journal, Line
+from dpbnn.training.steps import eager, work
 from tests.audit.planted.common import STEPS, Bug, X, fitted, scaled
 
 

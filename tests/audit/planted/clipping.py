@@ -7,9 +7,11 @@ from torch import nn
 
 import dpbnn
 from dpbnn.audit.rounding import audit_rounding
-from dpbnn.clipping import adding_up, compatibility, engines, gradient, trial
-from dpbnn.clipping.per_record import Dense
-from dpbnn.stepping import eager, work
+from dpbnn.clipping import engines, gradient
+from dpbnn.clipping import summation as adding_up
+from dpbnn.clipping.check import compatibility, trial
+from dpbnn.clipping.forms.per_record import Dense
+from dpbnn.training.steps import eager, work
 from dpbnn.types import ClippedSum
 from tests.audit.planted.common import PLAN, Bug, X, Y, after_clipping, attacked, network, scaled
 

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import dpbnn
-from dpbnn import draft
 from dpbnn.audit.mechanism import audit_mechanism
 from dpbnn.clipping.objective import Objective
-from dpbnn.stepping import eager, work
+from dpbnn.release import draft
+from dpbnn.training.steps import eager, work
 
 PLAN = dpbnn.PrivacyPlan(dataset_size=50, batch_size=50, steps=4, clip_norm=0.7, noise_multiplier=1.0, delta=1e-5)
 X, Y = torch.randn(40, 5, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3

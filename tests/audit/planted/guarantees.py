@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import dpbnn
-from dpbnn import training
 from dpbnn.privacy import guarantee
 from dpbnn.privacy.guarantee import PrivacyGuarantee
+from dpbnn.training import fit as training
 from tests.audit.planted.common import PLAN, Bug, fitted
 
 

@@ -8,23 +8,26 @@ import torch
 from torch import nn
 
 import dpbnn
-from dpbnn import release, training
 from dpbnn._warn import muted
-from dpbnn.checkpoint import claim, journal, opened
-from dpbnn.clipping import compatibility, gradient
+from dpbnn.clipping import gradient
+from dpbnn.clipping.check import compatibility
+from dpbnn.files import claim
 from dpbnn.methods.bbp import BBP
-from dpbnn.methods.keeping import keep_samples
 from dpbnn.methods.sgld import SGLD
+from dpbnn.methods.store import keep_samples
 from dpbnn.privacy.ledger import Ledger
-from dpbnn.stepping import EagerSteps, RecordedSteps, eager
+from dpbnn.release import release
+from dpbnn.training import fit as training
+from dpbnn.training.checkpoint import journal, opened
+from dpbnn.training.steps import EagerSteps, RecordedSteps, eager
 from tests.audit.planted.checkpoints import run
 from tests.audit.planted.common import STEPS, Bug, X, Y, fitted, network
 
 
 def captured():
     """Contract: steps that are captured and replayed are the eager ones."""
-    from tests.stepping.replay import Replays
-    from tests.stepping.test_capture import BATCHES, run_of, taken
+    from tests.training.steps.replay import Replays
+    from tests.training.steps.test_capture import BATCHES, run_of, taken
 
     def means(batch, both):
         how = BBP(0.1), BATCHES[batch], "flat", "cpu"

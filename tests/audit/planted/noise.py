@@ -2,8 +2,8 @@
 
 import torch
 
-from dpbnn.privacy.randomness import Randomness
-from dpbnn.stepping import eager
+from dpbnn.privacy.noise.randomness import Randomness
+from dpbnn.training.steps import eager
 from dpbnn.types import NoisySum
 from tests.audit.planted.common import Bug, attacked, before_noise
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpbnn import training
-from dpbnn.stepping import eager
+from dpbnn.training import fit as training
+from dpbnn.training.steps import eager
 from dpbnn.types import NoisySum
 from tests.audit.planted.common import STEPS, Bug, X, Y, before_noise, fitted
 

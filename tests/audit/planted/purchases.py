@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import dpbnn
-from dpbnn import draft
 from dpbnn.privacy.purchases import PurchaseFile
-from dpbnn.release import Release
+from dpbnn.release import draft
+from dpbnn.release.release import Release
 from tests.audit.planted.common import Bug, seeded_drafts
 
 PEOPLE, ROWS = 400, 3
@@ -135,7 +135,7 @@ def bought_again(word):
 
 def of_all_rows(patch):
     """Bounds are bought before rows are cut."""
-    from dpbnn.privacy.bounds import Purchase
+    from dpbnn.privacy.queries.bounds import Purchase
     from dpbnn.sklearn import estimator
 
     kept, bounds_of, whole = estimator.DPBayesEstimator._kept, Purchase.bounds_of, []
@@ -153,7 +153,7 @@ def of_all_rows(patch):
 
 
 def half_the_noise(patch):
-    from dpbnn.privacy import bounds
+    from dpbnn.privacy.queries import bounds
 
     original = bounds._measurement
     patch.setattr(bounds, "_measurement", lambda share, epsilon, candidates: original(share, 2 * epsilon, candidates))

@@ -7,12 +7,12 @@ import torch
 from torch.utils.data import Dataset
 
 import dpbnn
-from dpbnn import training
 from dpbnn.audit.randomness import audit_randomness
-from dpbnn.generators import Generators
-from dpbnn.privacy.randomness import Randomness
-from dpbnn.privacy.sampling import PoissonSampler
-from dpbnn.records import as_records
+from dpbnn.data.records import as_records
+from dpbnn.device.generators import Generators
+from dpbnn.privacy.noise.randomness import Randomness
+from dpbnn.privacy.noise.sampling import PoissonSampler
+from dpbnn.training import fit as training
 from tests.audit.planted.common import PLAN, Bug, X, Y, fitted, network
 
 LOUD = replace(PLAN, batch_size=10, steps=20, noise_multiplier=100.0)

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from dpbnn.audit.sampling import audit_sampling
-from dpbnn.privacy.sampling import PoissonSampler
-from dpbnn.records import InMemoryRecords
-from dpbnn.stepping import eager, work
+from dpbnn.data.records import InMemoryRecords
+from dpbnn.privacy.noise.sampling import PoissonSampler
+from dpbnn.training.steps import eager, work
 from tests.audit.planted.common import Bug
 
 

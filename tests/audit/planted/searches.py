@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpbnn import draft
 from dpbnn.audit.checks import ALARM
 from dpbnn.audit.claim import epsilon_shown
 from dpbnn.privacy.ledger import SearchLedger, Settled
 from dpbnn.privacy.purchases import Permit
+from dpbnn.release import draft
 from tests.audit.planted.common import Bug, seeded_drafts
 
 PEOPLE, ROWS, CANDIDATES = 100, 3, 2

@@ -6,12 +6,13 @@ import torch
 from torch import nn
 
 import dpbnn
-from dpbnn.clipping import adding_up, gradient
-from dpbnn.clipping.joint import Joint
-from dpbnn.clipping.per_record import Dense, Outer
-from dpbnn.privacy import cpu_noise
-from dpbnn.privacy.randomness import CHUNK, Randomness
-from dpbnn.stepping import eager
+from dpbnn.clipping import gradient
+from dpbnn.clipping import summation as adding_up
+from dpbnn.clipping.forms.joint import Joint
+from dpbnn.clipping.forms.per_record import Dense, Outer
+from dpbnn.privacy.noise import cpu as cpu_noise
+from dpbnn.privacy.noise.randomness import CHUNK, Randomness
+from dpbnn.training.steps import eager
 from dpbnn.types import ClippedSum
 from tests.audit.planted.common import PLAN, Bug, after_clipping, attacked
 

@@ -11,16 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpbnn.clipping.per_record import PerRecordGradient
+from dpbnn.clipping.forms.per_record import PerRecordGradient
 from dpbnn.clipping.rules.conv import conv_rule, patches_ahead
 from dpbnn.clipping.rules.embedding import embedding_rule
 from dpbnn.clipping.rules.linear import linear_rule
-from dpbnn.clipping.rules.normalization import (
-    group_norm_rule,
-    instance_norm_rule,
-    layer_norm_rule,
-    rms_norm_rule,
-)
+from dpbnn.clipping.rules.normalization import group_norm_rule, instance_norm_rule, layer_norm_rule, rms_norm_rule
 
 __all__ = ["PREPARATIONS", "RULES", "Rule", "rule_for"]
 

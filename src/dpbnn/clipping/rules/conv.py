@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpbnn.clipping.forms.per_record import Dense, Outer, PerRecordGradient, Reordered
 from dpbnn.clipping.objective import wide
-from dpbnn.clipping.per_record import Dense, Outer, PerRecordGradient, Reordered
 
 __all__ = ["conv_rule", "patches_ahead"]
 

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from dpbnn.clipping.per_record import PerRecordGradient, Rows
+from dpbnn.clipping.forms.per_record import PerRecordGradient, Rows
 
 __all__ = ["embedding_rule"]
 

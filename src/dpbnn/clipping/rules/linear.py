@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from torch import Tensor, nn
 
-from dpbnn.clipping.per_record import Dense, Outer, PerRecordGradient
+from dpbnn.clipping.forms.per_record import Dense, Outer, PerRecordGradient
 
 __all__ = ["linear_rule"]
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpbnn.clipping.per_record import Dense, PerRecordGradient
+from dpbnn.clipping.forms.per_record import Dense, PerRecordGradient
 
 __all__ = ["group_norm_rule", "instance_norm_rule", "layer_norm_rule", "rms_norm_rule"]
 

@@ -1,0 +1,246 @@
+"""All attacks on one claim, and what they found: as data, in words, and as a picture."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dpbnn._warn import muted
+from dpbnn.audit.cases import Case, cases_of, variations_of
+from dpbnn.audit.coverage import Coverage, coverage_of
+from dpbnn.audit.mechanism import MechanismAudit, audit_mechanism
+from dpbnn.audit.membership import MembershipAudit, audit_membership
+from dpbnn.audit.one_run import OneRunAudit, audit_method
+from dpbnn.audit.randomness import RandomnessAudit, audit_randomness
+from dpbnn.audit.rounding import RoundingAudit, audit_rounding
+from dpbnn.audit.sampling import SamplingAudit, audit_sampling
+from dpbnn.methods import SGD
+from dpbnn.models.likelihoods import Categorical
+from dpbnn.models.networks import MLP
+from dpbnn.plots.style import BLUE, plain
+from dpbnn.privacy.guarantee import rounded_up
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.training.fit import fit
+from dpbnn.training.progress import tracked
+
+__all__ = ["Audit", "audit_plan"]
+
+METHODS = ("sgd", "sgld", "bbp", "mc_dropout")
+OBSERVATIONS, OF_VARIATIONS = {True: 100_000, False: 400_000}, {True: 20_000, False: 50_000}
+CANARIES = {True: 400, False: 2000}
+MEMBERS = 300
+LEFT_OUT_BY_QUICK = "convolutional, recurrent and frozen layers (leave out --quick)"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What all attacks on a plan found.
+
+    Args:
+        claimed_epsilon: by the plan.
+        delta: by the plan.
+        unit: whom the plan protects.
+        clipping: the plan's style, with which it was attacked, as with its levels and rows per person.
+        levels: of noise and clip norm in the plan.
+        rows_per_person: in the plan.
+        confidence: of each bound.
+        is_quick: whether models and settings were left out.
+        mechanism: of single steps under this very plan, by engine and model.
+        variations: of single steps of the same code with other settings, each with a claim of its own.
+        rounding: of sums over very many records.
+        randomness: of secret draws.
+        sampling: of batches.
+        one_run: of whole runs, by method.
+        membership: of a release's predictions.
+    """
+
+    claimed_epsilon: float
+    delta: float
+    unit: str
+    clipping: str
+    levels: int
+    rows_per_person: int
+    confidence: float
+    is_quick: bool
+    mechanism: Mapping[str, MechanismAudit]
+    variations: Mapping[str, MechanismAudit]
+    rounding: RoundingAudit
+    randomness: RandomnessAudit
+    sampling: SamplingAudit
+    one_run: Mapping[str, OneRunAudit]
+    membership: MembershipAudit
+
+    @property
+    def epsilon(self) -> float:
+        """The largest lower bound of all attacks on this very plan."""
+        return max(attack.epsilon for attack in self.mechanism.values())
+
+    @property
+    def coverage(self) -> Coverage:
+        """What attacks on single steps looked at, and what they did not."""
+        attacks = [*self.mechanism.values(), *self.variations.values()]
+        return coverage_of(attacks, self.rounding.records, [LEFT_OUT_BY_QUICK] if self.is_quick else [])
+
+    @property
+    def alarms(self) -> list[str]:
+        """What speaks against the claim."""
+        parts: list[tuple[str, Any]] = [*self.mechanism.items(), *self.variations.items()]
+        parts += [(name, getattr(self, name)) for name in ("rounding", "randomness", "sampling")]
+        failed = [f"{name}: failed: {check.name}" for name, part in parts for check in part.checks if not check.holds]
+        beyond = [
+            f"one run by {name}: failed: {run.check.name}" for name, run in self.one_run.items() if not run.check.holds
+        ]
+        return failed + beyond
+
+    def to_json(self) -> str:
+        """All figures."""
+        summary = {"epsilon_at_least": self.epsilon, "alarms": self.alarms, "coverage": asdict(self.coverage)}
+        return json.dumps(_finite(summary | asdict(self)), indent=2)
+
+    def __str__(self) -> str:
+        seen = sum(attack.observations for attack in (*self.mechanism.values(), *self.variations.values()))
+        best = max(self.one_run, key=lambda name: self.one_run[name].epsilon)
+        signal = max(self.membership.signals.items(), key=lambda item: abs(item[1].auc - 0.5))
+        verdict = (
+            "Nothing speaks against the claim."
+            if not self.alarms
+            else f"THE CLAIM IS IN DOUBT: {'; '.join(self.alarms)}."
+        )
+        whole = self.one_run[best]
+        shares = [attack.epsilon / attack.claimed_epsilon for attack in self.variations.values()]
+        return (
+            f"The claim: epsilon {rounded_up(self.claimed_epsilon):g} at delta {self.delta:g} for {self.unit}. It was "
+            f"attacked with synthetic records and networks, and with the plan's own {self.clipping} clipping, "
+            f"{_counted(self.levels, 'level')} of noise and clip norm, and {_counted(self.rows_per_person, 'row')} per "
+            f"person. Canaries, records made to be noticed, went through {len(self.mechanism)} ways of clipping and "
+            f"through the noise, and {seen:,} numbers of what was released were looked at: with "
+            f"{100 * self.confidence:g} % confidence, a run like this has an epsilon of at least {self.epsilon:.4g} "
+            f"for {self.unit}. With other settings, in {len(shares)} ways, attacks show {100 * min(shares):.0f} to "
+            f"{100 * max(shares):.0f} % of what is claimed for those. Who is in a batch was counted in "
+            f"{self.sampling.batches:,} of them, and {self.randomness.streams:,} streams of random numbers were "
+            f"compared. In one whole run at epsilon {whole.claimed_epsilon:.3g} by each method, the best attack on a "
+            f"release ({best}) shows an epsilon of {whole.epsilon:.3g}. By predictions, members were told from others "
+            f"with an AUC of {signal[1].auc:.3f} ({signal[0]}; near 0.5 is chance). {self.coverage} {verdict}"
+        )
+
+    def draw(self, path: str | Path) -> None:
+        """The claim, and what each attack shows of it."""
+        from matplotlib.figure import Figure
+
+        share = {name: attack.epsilon / attack.claimed_epsilon for name, attack in self.variations.items()}
+        runs = next(iter(self.one_run.values())).claimed_epsilon
+        epsilon = f"epsilon, at least, with {100 * self.confidence:g} % confidence"
+        panels: list[tuple[str, dict[str, float], float, str]] = [
+            (
+                "Attacks on single steps: no bar should get beyond the claim",
+                {name: attack.epsilon for name, attack in self.mechanism.items()},
+                self.claimed_epsilon,
+                epsilon,
+            ),
+            ("The same code with other settings, each with a claim of its own", share, 1.0, "share of the claim"),
+            (
+                "Attacks on the release of a whole run",
+                {name: run.epsilon for name, run in self.one_run.items()},
+                runs,
+                epsilon,
+            ),
+        ]
+        heights = [len(bars) for _, bars, _, _ in panels]
+        figure = Figure(figsize=(8, 3.2 + 0.34 * sum(heights)), layout="constrained")
+        for axes, panel in zip(figure.subplots(len(panels), 1, height_ratios=heights), panels, strict=True):
+            _draw_panel(axes, *panel)
+        figure.savefig(path, dpi=150)
+
+
+def _draw_panel(axes: Any, title: str, bars: Mapping[str, float], claim: float, label: str) -> None:
+    names = [f"{name}: {length:.3g}" for name, length in bars.items()]
+    axes.barh(names, list(bars.values()), color=BLUE, height=0.6)
+    axes.axvline(claim, color="#222222", linewidth=1.5, linestyle="--")
+    axes.annotate(f" claimed: {rounded_up(claim):g}", (claim, 0), xycoords=("data", "axes fraction"), va="bottom")
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_xlabel(label)
+    axes.set_xlim(0, 1.3 * max(claim, *bars.values()))
+    axes.invert_yaxis()
+    plain(axes)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def audit_plan(plan: PrivacyPlan, *, quick: bool = False, confidence: float = 0.95, progress: bool = False) -> Audit:
+    """Attack what a plan claims, with models and records of our own. No data is read.
+
+    Guarantees:
+        a plan is attacked as it is: with its clipping style, levels and rows per person
+        pairs of settings that did not meet are counted and named
+    """
+    cases, variations = list(cases_of(plan, quick)), list(variations_of(plan, quick))
+    runs, of_each_run = _of_one_run(CANARIES[quick]), 1 - (1 - confidence) / len(METHODS)
+    rows = plan.max_records_per_person
+    with muted(""):  # warnings of models that are slow on purpose, and of chains that are short
+        mechanism = _attacked(cases, OBSERVATIONS[quick], confidence, "attacking single steps", progress)
+        return Audit(
+            claimed_epsilon=plan.epsilon(),
+            delta=plan.delta,
+            unit="one record" if rows == 1 else f"one person with at most {rows} records",
+            clipping=plan.clipping,
+            levels=next(iter(mechanism.values())).levels,
+            rows_per_person=rows,
+            confidence=confidence,
+            is_quick=quick,
+            mechanism=mechanism,
+            variations=_attacked(variations, OF_VARIATIONS[quick], confidence, "with other settings", progress),
+            rounding=audit_rounding(),
+            randomness=audit_randomness(),
+            sampling=audit_sampling(plan.sampling_rate),
+            one_run={
+                name: audit_method(name, runs, CANARIES[quick], of_each_run)
+                for name in tracked(METHODS, "attacking whole runs", progress)
+            },
+            membership=_membership(),
+        )
+
+
+def _attacked(
+    cases: Sequence[Case], observations: int, confidence: float, title: str, progress: bool
+) -> dict[str, MechanismAudit]:
+    each: Any = {"observations": observations, "confidence": 1 - (1 - confidence) / len(cases)}
+    return {
+        case.name: audit_mechanism(case.model, case.likelihood, case.x, case.y, case.plan, **case.how, **each)
+        for case in tracked(cases, title, progress)
+    }
+
+
+def _of_one_run(records: int) -> PrivacyPlan:
+    """A run at an epsilon and a delta at which guesses that are all right would be as good as impossible."""
+    return PrivacyPlan.for_budget(
+        epsilon=1.0, delta=1e-11, dataset_size=records, batch_size=records, steps=50, clip_norm=1.0
+    )
+
+
+def _membership() -> MembershipAudit:
+    """Of a network that could remember every record."""
+    x, y = torch.randn(2 * MEMBERS, 40), torch.randint(2, (2 * MEMBERS,))
+    release = fit(
+        MLP(40, [64], 2),
+        x[:MEMBERS],
+        y[:MEMBERS],
+        method=SGD(1.0),
+        plan=_of_one_run(MEMBERS),
+        likelihood=Categorical(),
+        progress=False,
+    )
+    return audit_membership(release, (x[:MEMBERS], y[:MEMBERS]), (x[MEMBERS:], y[MEMBERS:]))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

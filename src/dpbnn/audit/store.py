@@ -1,0 +1,38 @@
+"""What attacks on a saved release found, kept with it and shown on its card."""
+
+import json
+import os
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from dpbnn.audit.plan import Audit
+from dpbnn.release.card import CARD, card
+from dpbnn.release.release import guarantee_of, settings_of
+from dpbnn.types import DpbnnError
+
+__all__ = ["AUDIT", "keep_with_release"]
+
+AUDIT = "audit.json"
+
+
+def keep_with_release(audit: Audit, path: str | os.PathLike[str]) -> None:
+    """Write ``audit.json`` into the folder of a release, and its card again."""
+    from dpbnn import __version__
+
+    folder = Path(path)
+    machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    about = {"date": date.today().isoformat(), "dpbnn": __version__, "torch": torch.__version__, "machine": machine}
+    found = about | {"in_words": str(audit)} | json.loads(audit.to_json())
+    try:
+        _write(folder / AUDIT, json.dumps(found, indent=2))
+        _write(folder / CARD, card(guarantee_of(folder), settings_of(folder), found))
+    except OSError as error:
+        raise DpbnnError(f"{folder} must be writable to keep the audit in it, got {error.strerror}.") from error
+
+
+def _write(file: Path, text: str) -> None:
+    fresh = file.with_name(f".{file.name}.new")
+    fresh.write_text(text)
+    fresh.replace(file)

@@ -1,0 +1,251 @@
+"""Per-record gradients of all ruled layers from one backward pass, with no parameter gradients at all.
+
+The model runs on weights that do not require gradients. Each call of a layer that has a rule is recorded, and its
+output lets a gradient through. One `torch.autograd.grad` then brings the gradient of every output, from which the rules
+build per-record gradients as soon as it is there, so that nothing is kept that is not needed (Bu et al. 2023,
+arXiv 2210.00038). Weights outside of layers get one copy per record (`dpbnn.clipping.engines.hooks`).
+
+Guarantees:
+    Nothing is left on the user's modules, also when an exception interrupts.
+    A weight whose use is not accounted for is noticed and never dropped.
+    A recorded tensor that is changed in place afterwards is noticed, and the pass done again on copies.
+"""
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from dpbnn.clipping.engines.hooks import Call, Watch
+from dpbnn.clipping.engines.layout import FIRST, Layout
+from dpbnn.clipping.forms.deferred import Deferred, made
+from dpbnn.clipping.forms.per_record import Dense, PerRecordGradient
+from dpbnn.clipping.forms.tied import combined
+from dpbnn.clipping.objective import Objective, wide
+from dpbnn.clipping.rules import PREPARATIONS, Rule, rule_for
+from dpbnn.device.execution import full_precision, without_autocast
+from dpbnn.device.streams import beside, join, make_room
+from dpbnn.types import Weights
+
+__all__ = ["NotCovered", "Recording", "Use", "per_record_gradients", "record"]
+
+SMALL = 2**22
+"""Numbers of a layer up to which its rule runs beside the rest of the backward pass, while that is being recorded."""
+
+
+class NotCovered(Exception):
+    """Book-keeping cannot account for every weight of this model; another engine must be used."""
+
+
+@dataclass(eq=False)
+class Use:
+    """One call of something ruled. `input` is let go once the gradient of the output was made use of.
+
+    `prepared` is what its rule needs of it, where that was made ahead.
+    """
+
+    call: Call
+    input: Tensor | None
+    shape: torch.Size
+    layout: Layout
+    prepared: Tensor | None = None
+
+
+def per_record_gradients(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> dict[str, PerRecordGradient]:
+    """The gradient of each record's loss with respect to each weight, by the weight's name."""
+    if objective.treatment.channels_last:
+        try:
+            laid_out = {name: _channels_last(values) for name, values in weights.items()}
+            return _per_record_gradients(objective, laid_out, x, y)
+        except RuntimeError:  # a view that this layout does not allow, for this number of records
+            objective = objective.treated(replace(objective.treatment, channels_last=False))
+    return _per_record_gradients(objective, weights, x, y)
+
+
+def _channels_last(values: Tensor) -> Tensor:
+    """Copied also where one channel makes both layouts the same: an operation goes by what its weights say."""
+    if values.dim() != 4:
+        return values
+    return torch.empty_like(values, memory_format=torch.channels_last).copy_(values)
+
+
+def _per_record_gradients(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> dict[str, PerRecordGradient]:
+    recording = record(objective, weights, x, y)
+    if recording.strays:
+        raise NotCovered(f"used outside their layer: {', '.join(sorted(recording.strays))}")
+    recording.differentiate(recording.losses)
+    return recording.found
+
+
+def record(
+    objective: Objective, weights: Weights, x: Tensor, y: Tensor, kind: "type[Recording] | None" = None
+) -> "Recording":
+    """Run the model once; again on copies if it writes into tensors that were recorded."""
+    make = kind or Recording
+    try:
+        recording = make(objective, len(x), copy_outputs=objective.writes_in_place)
+        if recording.run(weights, x, y):
+            return recording
+    except RuntimeError as error:
+        if "in-place" not in str(error):
+            raise
+    recording = make(objective, len(x), copy_inputs=True, copy_outputs=True)
+    recording.run(weights, x, y)
+    return recording
+
+
+class Recording:
+    """What one forward pass leaves behind, and then what the backward pass makes of it: `found`."""
+
+    losses: Tensor
+
+    def __init__(
+        self, objective: Objective, records: int, *, copy_inputs: bool = False, copy_outputs: bool = False
+    ) -> None:
+        self.objective, self.records = objective, records
+        self.copy_inputs, self.copy_outputs = copy_inputs, copy_outputs
+        self.uses: list[Use] = []
+        self.strays: set[str] = set()
+        self.steps: tuple[str, ...] = ()
+        self.picks_rows = False
+        self.found: dict[str, PerRecordGradient] = {}
+        self._preparing: torch.cuda.Stream | None = None
+        self._branches: list[tuple[torch.cuda.Stream | None, Tensor, Tensor]] = []
+        self._leaves: list[Tensor] = []
+        self._receivers: list[Callable[[Tensor], None]] = []
+
+    def run(self, weights: Weights, x: Tensor, y: Tensor) -> bool:
+        """The forward pass; False if what was recorded was changed afterwards."""
+        trained = {name: weights[name] for name in self.objective.names}
+        self.device = x.device
+        self._watch = Watch(trained, self.records, self.objective.treatment.steps, self.use, self.copies)
+        layers = [
+            Call(name, module, names) for name, (module, names) in self.objective.owners.items() if rule_for(module)
+        ]
+        versions: list[tuple[Tensor, int]] = []
+        self._versions = versions
+        with torch.enable_grad(), self._watch.on(layers):
+            outputs = self.objective.outputs(weights, x)
+            own = {name: self.copies(name, weights[name]) for name in self.objective.likelihood_names}
+            self.losses = self.objective.losses(outputs, y, own)
+        self.strays |= self._watch.strays
+        self.picks_rows = self._watch.picks_rows
+        self.steps = tuple(self._watch.steps)
+        del self._watch, self._versions
+        return all(values._version == version for values, version in versions)
+
+    def copies(self, name: str, values: Tensor) -> Tensor:
+        """A weight with one copy for each record, so that its gradient comes out per record."""
+        with torch._C.DisableTorchFunction():
+            leaf = values.detach().expand(self.records, *values.shape).requires_grad_()
+        return self._leaf(leaf, lambda gradient: self._add(name, Dense(wide(gradient))))
+
+    def use(self, call: Call, given: Tensor, output: Tensor) -> Tensor:
+        """Record one call; what is returned is what the model goes on with."""
+        with torch._C.DisableTorchFunction():
+            input = given.detach().clone() if self.copy_inputs else given.detach()
+            self._versions.append((input, input._version))
+            use = Use(call, input, output.shape, self.objective.treatment.layouts.get(call.name, FIRST))
+            self.uses.append(use)
+            receive = partial(_receive, weakref.ref(self), use)
+            if use.layout.dimension is None:
+                leaf = output.detach().expand(self.records, *output.shape).requires_grad_()
+                self._watch.share(output, self._leaf(leaf, receive), call.weights.values())
+                return output
+            if any(use.layout.records_first(values, self.records) is None for values in (input, output)):
+                self.strays.update(call.weights.values())
+            if output.requires_grad:
+                output.register_hook(receive)
+                return output
+            self._leaf(output.requires_grad_(), receive)
+            return output.clone() if self.copy_outputs else output
+
+    def _prepare(self) -> None:
+        """In a recording: make what rules of small layers need, beside the start of the backward pass."""
+        with beside() as self._preparing, torch.no_grad():
+            for use in reversed(self.uses) if self._preparing is not None else ():
+                make = PREPARATIONS.get(type(use.call.module))
+                if make is not None and use.input is not None and use.layout == FIRST and use.input.numel() < SMALL:
+                    use.prepared = make(use.call.module, use.input, use.shape)
+        make_room()
+
+    def differentiate(self, loss: Tensor) -> None:
+        """One backward pass of the sum, down to the first outputs; what lies between is received on the way."""
+        leaves, receivers = self._leaves, self._receivers
+        self._leaves, self._receivers = [], []
+        self._prepare()
+        gradients = torch.autograd.grad(loss, leaves, torch.ones_like(loss), allow_unused=True)
+        for receive, gradient in zip(receivers, gradients, strict=True):
+            if gradient is not None:
+                receive(gradient)
+        self._join_branches()
+
+    def receive(self, use: Use, gradient: Tensor) -> None:
+        """The gradient of a recorded output is there: make of it the gradients of the weights behind it.
+
+        Products that are written out may be as coarse as the model's own: their norms are those of the very numbers.
+        """
+        input, use.input = use.input, None
+        rule = rule_for(use.call.module)
+        assert rule is not None
+        assert input is not None
+        a = use.layout.records_first(input, self.records)
+        g = gradient if use.layout.dimension is None else use.layout.records_first(gradient, self.records)
+        assert a is not None
+        assert g is not None
+        module, names = use.call.module, use.call.weights
+        again = any(name in self.found for name in names.values())
+        if again:  # what an earlier branch has made is added to
+            self._join_branches()
+        if again or a.numel() + g.numel() > SMALL:
+            self._apply(rule, module, a, g, names)
+            return
+        with beside() as stream:
+            if use.prepared is not None:
+                join(self._preparing)
+            self._apply(rule, module, a, g, names, use.prepared)
+        self._branches.append((stream, a, g))  # whose memory must not be used again before the branch is done
+
+    def _join_branches(self) -> None:
+        join(self._preparing, *(stream for stream, *_ in self._branches))
+        self._branches.clear()
+
+    def _apply(
+        self,
+        rule: Rule,
+        module: nn.Module,
+        a: Tensor,
+        g: Tensor,
+        names: Mapping[str, str],
+        prepared: Tensor | None = None,
+    ) -> None:
+        given = [] if prepared is None else [prepared]
+        with torch.no_grad(), without_autocast(g.device):
+            if isinstance(module, nn.Linear) and "weight" in names and Deferred.keeps_less(a, g, module.weight.shape):
+                with full_precision(g.device):  # what is measured now is summed later
+                    self._add(names["weight"], Deferred.of(a, g, module.weight.shape))
+                names = {parameter: name for parameter, name in names.items() if parameter != "weight"}
+            for parameter, values in (rule(module, wide(a), wide(g), names, *given) if names else {}).items():
+                self._add(names[parameter], values)
+
+    def _add(self, name: str, values: PerRecordGradient) -> None:
+        if name not in self.found:
+            self.found[name] = values
+            return
+        with torch.no_grad(), without_autocast(self.device):
+            self.found[name] = combined(made(self.found[name]), made(values))
+
+    def _leaf(self, leaf: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
+        self._leaves.append(leaf)
+        self._receivers.append(receive)
+        return leaf
+
+
+def _receive(recording: "weakref.ref[Recording]", use: Use, gradient: Tensor) -> None:
+    """What a tensor calls. It does not own the recording, whose losses own it: such a ring is never let go."""
+    own = recording()
+    assert own is not None
+    own.receive(use, gradient)

@@ -1,0 +1,109 @@
+"""A linear layer on many positions: its norms are taken at once, its sum later, and little is kept in between.
+
+Every layer's input and output gradient wait until the clip factors are known. They wait as they came: not widened to
+float32, and not as per-record gradients where those are larger. The norms come from per-record gradients that are
+written out a few records at a time, or from Gram matrices, whichever costs less.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dpbnn.clipping.forms.per_record import SMALLEST_NORM, Dense, Outer, PerRecordGradient, least_of_terms
+from dpbnn.clipping.objective import wide
+
+__all__ = ["Deferred", "made"]
+
+AT_A_TIME, AT_A_TIME_ON_CUDA = 2**20, 2**25
+"""How many numbers of per-record gradients there are at a time: what a CPU's cache holds, and what keeps a GPU busy."""
+
+MOST_ON_CUDA = 2**32
+"""Bytes for one layer that a GPU is given."""
+SMALL = 2**22
+"""Bytes for one layer that are not worth saving."""
+LONGEST_FLOAT32_PRODUCT = 100
+"""Positions that may be added up in float32 when a norm is measured; the sum itself is taken in float64."""
+PRODUCT_SHARE = 3.2e-4
+"""How much of the clip norm rounding of these may use up: T positions are off by T 2^-24 of their norms added up. So a
+record whose terms cancel counts at least as ``T 2^-24 / PRODUCT_SHARE`` of these."""
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """``sum_t output_gradients_t inputs_t'`` for each record: ``[records, 1, positions, ...]`` in any precision."""
+
+    inputs: Tensor
+    output_gradients: Tensor
+    shape: torch.Size
+    squares: Tensor
+    must_be_finite: bool = False
+
+    @staticmethod
+    def of(inputs: Tensor, output_gradients: Tensor, shape: torch.Size) -> "Deferred":
+        """Take the norms now; both tensors have the records first and the features last."""
+        a, g = (values.reshape(len(values), 1, -1, values.shape[-1]) for values in (inputs, output_gradients))
+        numbers = max(shape.numel(), a[0].numel() + g[0].numel())
+        at_a_time = max(1, (AT_A_TIME_ON_CUDA if a.is_cuda else AT_A_TIME) // numbers)
+        parts = zip(a.split(at_a_time), g.split(at_a_time), strict=True)
+        squares = torch.cat([_squares(Outer(wide(one), wide(other), shape)) for one, other in parts])
+        return Deferred(a, g, shape, squares)
+
+    @staticmethod
+    def keeps_less(inputs: Tensor, output_gradients: Tensor, shape: torch.Size) -> bool:
+        """Whether this takes less memory than what a rule would keep, by enough to be worth a second product."""
+        if output_gradients.dim() == 2:
+            return False
+        positions = output_gradients[0, ..., 0].numel()
+        if inputs.is_cuda:  # written out is fast there, and batches are taken in parts that have room for it
+            return positions > 1 and 4 * len(inputs) * shape.numel() > MOST_ON_CUDA
+        if min(inputs.element_size(), output_gradients.element_size()) < 4:
+            return positions > 1
+        kept, written_out = inputs.nbytes + output_gradients.nbytes, 4 * len(inputs) * shape.numel()
+        is_written_out = Outer.is_cheaper_written_out(positions, shape[1], shape[0], len(inputs), inputs.device)
+        return is_written_out and written_out > max(kept, SMALL)
+
+    def made(self) -> Outer:
+        """In float32 or wider, all at once."""
+        outer = Outer(wide(self.inputs), wide(self.output_gradients), self.shape)
+        return outer.finite() if self.must_be_finite else outer
+
+    @property
+    def terms(self) -> int:  # noqa: D102 - the protocol says it, here and below
+        return self.inputs.shape[2]
+
+    def squared_norms(self) -> Tensor:  # noqa: D102
+        return self.squares
+
+    def weighted_sum(  # noqa: D102
+        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        return self.made().weighted_sum(factors, out, together, dtype)
+
+    def finite(self) -> "Deferred":  # noqa: D102
+        return replace(self, must_be_finite=True)
+
+    def dense(self) -> Dense:  # noqa: D102
+        return self.made().dense()
+
+
+def _squares(outer: Outer) -> Tensor:
+    """Norms from what is written out in float32, or from Gram matrices; never less than what rounding could leave."""
+    if not Outer.is_cheaper_written_out(
+        outer.inputs.shape[2], outer.shape[1], outer.shape[0], len(outer.inputs), outer.inputs.device
+    ):
+        return outer.squared_norms()
+    a, g = (norms.clamp_min(SMALLEST_NORM) for norms in outer.norms)
+    terms = (a * g).sum(dim=(1, 2))
+    # Both what is measured here and what is summed later are rounded per term.
+    least, positions = 2 * least_of_terms(outer.inputs.dtype), outer.inputs.shape[2]
+    if positions > LONGEST_FLOAT32_PRODUCT:
+        outer = Outer(outer.inputs.double(), outer.output_gradients.double(), outer.shape)
+    else:
+        least = max(least, positions * 2**-24 / PRODUCT_SHARE)
+    return torch.maximum(outer.dense().squared_norms(), (least * terms).square())
+
+
+def made(values: PerRecordGradient) -> PerRecordGradient:
+    """What a deferred gradient stands for; any other as it is."""
+    return values.made() if isinstance(values, Deferred) else values

@@ -1,0 +1,342 @@
+"""Gradients of every record of a batch for one parameter, in the cheapest form that yields exact norms.
+
+Four forms, one protocol (`squared_norms`, `weighted_sum`):
+
+* `Dense`: one gradient per record, written out: ``[records, *parameter]``.
+* `Outer`: a product of layer inputs and output gradients, ``sum_t g_t a_t'`` per record, not written out
+  when that is cheaper (ghost norm).
+* `Rows`: gradients that touch only some rows of the parameter, as those of an embedding do.
+* `Reordered`: one of these in another order of the parameter's dimensions, in which it was cheaper to compute.
+
+Guarantees:
+    The norm that is clipped is the norm of what is summed, whatever cancels in it: `Dense` and `Rows` take
+    the norm of the very numbers that they sum, and `Outer` never reports less than what rounding could leave.
+    Rounding of the sum stays within its share of the clip norm (`dpbnn.clipping.summation`).
+
+References: Goodfellow 2015 (arXiv 1510.01799) for one position; Li et al. 2022 (arXiv 2110.05679) for many;
+Bu et al. 2023 (arXiv 2210.00038) for choosing between them by cost.
+"""
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dpbnn.clipping import fused
+from dpbnn.clipping import summation as adding_up
+
+__all__ = [
+    "LONGEST_FLOAT32_SUM",
+    "Dense",
+    "Outer",
+    "PerRecordGradient",
+    "Reordered",
+    "Rows",
+    "combine",
+    "least_of_terms",
+    "placed",
+    "row_norms",
+    "type_of_sum",
+]
+
+ROUNDING_SHARE = 5e-5
+"""How much of the clip norm the rounding of a product over many positions may use up."""
+LONGEST_FLOAT32_SUM = 4096
+FLOAT64_NUMBERS = 2**23
+"""How many float64 numbers Gram matrices may take at a time, their factors included: 64 MB."""
+FEW_ON_CUDA = 2**23
+"""Numbers that a GPU writes in less time than it takes to launch what a Gram matrix needs."""
+SMALLEST_NORM = 1e-8
+"""Factors of a product count at least this much: a smaller one could hide another that is huge, and its own clipped
+numbers, if they are too small for float32, would be rounded by more than the room for it."""
+
+
+class PerRecordGradient(Protocol):
+    """The gradients of all records of a batch with respect to one parameter."""
+
+    @property
+    def terms(self) -> int:
+        """How many terms of one record may cancel as they are added up."""
+        ...
+
+    def squared_norms(self) -> Tensor:
+        """``|g_i|^2`` for each record i, in float64."""
+        ...
+
+    def weighted_sum(
+        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """``sum_i factors_i g_i``, in the parameter's shape; records with factor zero must hold finite numbers.
+
+        `out` is where it is to lie, if it matters; `together` how many records are added up in all, if these are not
+        all of them. It is in the type of `out`, else in `dtype`, else in that of the gradients; what is asked for in
+        float64 is not rounded to less on its way, if there are many records.
+        """
+        ...
+
+    def finite(self) -> "PerRecordGradient":
+        """The same with zeros in the place of what is not finite: for records that get the factor zero."""
+        ...
+
+    def dense(self) -> "Dense":
+        """The same gradients, written out."""
+        ...
+
+
+@dataclass(frozen=True)
+class Dense:
+    """One gradient per record, written out; `norms` holds their norms in float64 where they are known already."""
+
+    values: Tensor
+    norms: Tensor | None = None
+
+    @property
+    def terms(self) -> int:  # noqa: D102 - the protocol says it, here and below
+        return 1
+
+    def squared_norms(self) -> Tensor:  # noqa: D102
+        rows = self.values.unsqueeze(-1).flatten(1)
+        if fused.is_used_for(rows):
+            return fused.squares(rows)
+        return (row_norms(rows) if self.norms is None else self.norms).square()
+
+    def weighted_sum(  # noqa: D102
+        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        if fused.is_used_for(self.values):
+            return fused.weighted_sum(self.values, factors, out, dtype)
+        wanted = type_of_sum(self.values, out, dtype)
+        return placed(adding_up.of_rows(self.values, factors, together or len(factors), wanted), out)
+
+    def finite(self) -> "Dense":  # noqa: D102
+        return self if fused.is_used_for(self.values) else Dense(_finite(self.values))
+
+    def dense(self) -> "Dense":  # noqa: D102
+        return self
+
+
+@dataclass(frozen=True)
+class Outer:
+    """``sum_t output_gradients_t inputs_t'`` for each record and group.
+
+    `inputs` is ``[records, groups, positions, d]``, `output_gradients` is ``[records, groups, positions, p]``;
+    the parameter of shape `shape` has ``groups * p * d`` elements.
+    """
+
+    inputs: Tensor
+    output_gradients: Tensor
+    shape: torch.Size
+
+    @staticmethod
+    def is_cheaper_written_out(positions: int, d: int, p: int, records: int, device: torch.device) -> bool:
+        """Whether writing the gradients out costs less than two Gram matrices in float64.
+
+        On a CPU by operations, of which those in float64 count twice. On a GPU what is written out costs the way to
+        its memory and back alone: the sum needs no second product then.
+        """
+        if device.type == "cuda":
+            many = records * p * d > FEW_ON_CUDA
+            return positions > 1 and not (many and positions**2 * (p + d) < _gram_operations_per_number(device) * p * d)
+        return positions > 1 and 2 * positions * (p + d) > p * d
+
+    @cached_property
+    def norms(self) -> tuple[Tensor, Tensor]:
+        """Of the inputs and of the output gradients at each position."""
+        return row_norms(self.inputs), row_norms(self.output_gradients)
+
+    @property
+    def terms(self) -> int:  # noqa: D102
+        return self.inputs.shape[2]
+
+    def squared_norms(self) -> Tensor:
+        """One position: ``|a|^2 |g|^2``. Several: ``<A A', G G'>`` in float64 (in float32 it cancels)."""
+        if self.inputs.shape[1:3] == (1, 1) and fused.is_used_for(self.inputs):
+            return fused.products(self.inputs.flatten(1), self.output_gradients.flatten(1), SMALLEST_NORM)
+        term_norms = self.norms[0].clamp_min(SMALLEST_NORM) * self.norms[1].clamp_min(SMALLEST_NORM)
+        if self.inputs.shape[1:3] == (1, 1):
+            return term_norms.flatten().square()
+        if self.inputs.shape[2] == 1:
+            return term_norms.square().sum(dim=(1, 2))
+        # The sum below is rounded per term: a record whose terms cancel almost wholly counts by its terms.
+        least = least_of_terms(self.inputs.dtype)
+        return torch.maximum(self._gram_products(), (least * term_norms.sum(dim=(1, 2))).square())
+
+    def _gram_products(self) -> Tensor:
+        """``<A A', G G'>`` for as many records at a time as `FLOAT64_NUMBERS` allows."""
+        groups, positions, d = self.inputs.shape[1:]
+        numbers = groups * positions * (d + self.output_gradients.shape[3] + 3 * positions)
+        at_a_time = max(1, FLOAT64_NUMBERS // numbers)
+        parts = zip(self.inputs.split(at_a_time), self.output_gradients.split(at_a_time), strict=True)
+        pairs = ((a.double(), g.double()) for a, g in parts)
+        return torch.cat([((a @ a.mT) * (g @ g.mT)).sum(dim=(1, 2, 3)) for a, g in pairs])
+
+    def weighted_sum(  # noqa: D102
+        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        groups, _, d = self.inputs.shape[1:]
+        p = self.output_gradients.shape[3]
+        wanted = type_of_sum(self.output_gradients, out, dtype)
+        added_in = torch.float64 if wanted == torch.float64 else self.inputs.dtype
+        has_place = out is not None and groups == 1 and out.dtype == added_in and out.is_contiguous()
+        total = (
+            out.view(1, p, d) if out is not None and has_place else self.inputs.new_empty(groups, p, d, dtype=added_in)
+        )
+        adding_up.of_products(self.inputs, self.output_gradients, factors, together or len(factors), total)
+        if out is None:
+            return total.to(wanted).view(self.shape)
+        return out if has_place else placed(total.view(self.shape), out)
+
+    def finite(self) -> "Outer":  # noqa: D102
+        return self if adding_up.is_one_launch(self.inputs, self.output_gradients) else self.cleaned()
+
+    def cleaned(self) -> "Outer":
+        """The same as `finite`, also where this class' own sum would leave the records out by itself."""
+        is_skipped = fused.is_used_for(self.output_gradients)
+        gradients = self.output_gradients if is_skipped else _finite(self.output_gradients)
+        is_wide = adding_up.is_done_in_float64(self.inputs) and 0 < self.inputs.numel() < FLOAT64_NUMBERS
+        inputs = fused.finite(self.inputs) if is_skipped and is_wide else _finite(self.inputs)
+        return Outer(inputs, gradients, self.shape)
+
+    def dense(self) -> Dense:  # noqa: D102
+        return Dense((self.output_gradients.mT @ self.inputs.to(self.output_gradients.dtype)).reshape(-1, *self.shape))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Gradients that touch only some rows of a ``[rows, width]`` parameter.
+
+    Entry k adds ``values[k]`` to row ``rows[k]`` of record ``records[k]``; no (record, row) pair occurs twice, but
+    for entries of zeros: how many pairs there are is not asked, since a GPU would have to wait for the answer.
+    """
+
+    records: Tensor
+    rows: Tensor
+    values: Tensor
+    num_records: int
+    shape: torch.Size
+
+    @staticmethod
+    def merged(records: Tensor, rows: Tensor, values: Tensor, num_records: int, shape: torch.Size) -> "Rows":
+        """Add up the entries that belong to the same record and row."""
+        pairs, order = torch.sort(records * shape[0] + rows)
+        position = torch.zeros_like(pairs)
+        position[1:] = (pairs[1:] != pairs[:-1]).cumsum(dim=0)
+        pairs = torch.zeros_like(pairs).scatter_(0, position, pairs)
+        totals = torch.zeros_like(values).index_add_(0, position, values[order])
+        return Rows(pairs // shape[0], pairs % shape[0], totals, num_records, shape)
+
+    @property
+    def terms(self) -> int:  # noqa: D102
+        return 1
+
+    def squared_norms(self) -> Tensor:  # noqa: D102
+        squares = row_norms(self.values).square()
+        return squares.new_zeros(self.num_records).index_add_(0, self.records, squares)
+
+    def weighted_sum(  # noqa: D102
+        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        added_in = adding_up.type_for(self.values.dtype, together or len(factors))
+        return placed(self.total(factors, added_in).to(type_of_sum(self.values, out, dtype)), out)
+
+    def total(self, factors: Tensor, dtype: torch.dtype) -> Tensor:
+        """``sum_i factors_i g_i``, added up in this type."""
+        scaled = self.values.to(dtype) * factors.to(dtype)[self.records, None]
+        return self.values.new_zeros(self.shape, dtype=dtype).index_add_(0, self.rows, scaled)
+
+    def finite(self) -> "Rows":  # noqa: D102
+        return Rows(self.records, self.rows, _finite(self.values), self.num_records, self.shape)
+
+    def dense(self) -> Dense:  # noqa: D102
+        values = self.values.new_zeros(self.num_records * self.shape[0], self.shape[1])
+        values.index_add_(0, self.records * self.shape[0] + self.rows, self.values)
+        return Dense(values.view(self.num_records, *self.shape))
+
+
+@dataclass(frozen=True)
+class Reordered:
+    """Gradients whose dimensions, put into the order `axes`, are those of a parameter of shape `shape`."""
+
+    values: PerRecordGradient
+    axes: tuple[int, ...]
+    shape: torch.Size
+
+    @property
+    def terms(self) -> int:  # noqa: D102
+        return self.values.terms
+
+    def squared_norms(self) -> Tensor:  # noqa: D102
+        return self.values.squared_norms()
+
+    def weighted_sum(  # noqa: D102
+        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        total = self.values.weighted_sum(factors, None, together, dtype if out is None else out.dtype)
+        return placed(total.permute(self.axes).reshape(self.shape), out)
+
+    def finite(self) -> "Reordered":  # noqa: D102
+        return Reordered(self.values.finite(), self.axes, self.shape)
+
+    def dense(self) -> Dense:  # noqa: D102
+        values = self.values.dense().values
+        return Dense(values.permute(0, *(1 + axis for axis in self.axes)).reshape(len(values), *self.shape))
+
+
+def combine(first: PerRecordGradient, second: PerRecordGradient) -> PerRecordGradient:
+    """The sum of two contributions to the same parameter: a layer used twice, or tied weights."""
+    if isinstance(first, Outer) and isinstance(second, Outer):
+        inputs = torch.cat([first.inputs, second.inputs], dim=2)
+        return Outer(inputs, torch.cat([first.output_gradients, second.output_gradients], dim=2), first.shape)
+    if isinstance(first, Rows) and isinstance(second, Rows):
+        records, rows = torch.cat([first.records, second.records]), torch.cat([first.rows, second.rows])
+        values = torch.cat([first.values, second.values])
+        return Rows.merged(records, rows, values, first.num_records, first.shape)
+    if isinstance(first, Reordered) and isinstance(second, Reordered) and first.axes == second.axes:
+        return Reordered(combine(first.values, second.values), first.axes, first.shape)
+    return Dense(first.dense().values + second.dense().values)
+
+
+def row_norms(values: Tensor) -> Tensor:
+    """Norms over the last dimension in float64: short sums in the values' own type, so that nothing is copied.
+
+    A long row is added up in pieces: float32 would lose more than the room for rounding.
+    """
+    if fused.is_used_for(values):
+        return fused.squares(values.reshape(-1, values.shape[-1])).sqrt().view(values.shape[:-1])
+    length = values.shape[-1]
+    if length <= LONGEST_FLOAT32_SUM:
+        return torch.linalg.vector_norm(values, dim=-1).double()
+    whole = length - length % LONGEST_FLOAT32_SUM
+    pieces = row_norms(values[..., :whole].unflatten(-1, (-1, LONGEST_FLOAT32_SUM)))
+    norms: Tensor = torch.linalg.vector_norm(pieces, dim=-1)
+    return norms if whole == length else torch.hypot(norms, row_norms(values[..., whole:]))
+
+
+@cache
+def _gram_operations_per_number(device: torch.device) -> int:
+    """How many multiplications in float64 take the time in which one float32 number is written, and read twice."""
+    return 64 if adding_up.multiplies_fast_in_float64(device) else 1
+
+
+def least_of_terms(dtype: torch.dtype) -> float:
+    """What a record whose terms cancel counts at least, as a share of their norms added up: what rounding could leave.
+
+    Never less than in float32: what is float64 already has no wider type to be measured and summed in.
+    """
+    return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps) / ROUNDING_SHARE
+
+
+def type_of_sum(values: Tensor, out: Tensor | None, dtype: torch.dtype | None) -> torch.dtype:
+    """The type that the sum of these values is wanted in."""
+    return dtype or values.dtype if out is None else out.dtype
+
+
+def placed(values: Tensor, out: Tensor | None) -> Tensor:
+    """The values, where they are wanted."""
+    return values if out is None else out.copy_(values)
+
+
+def _finite(values: Tensor) -> Tensor:
+    return values.nan_to_num(0.0, 0.0, 0.0)

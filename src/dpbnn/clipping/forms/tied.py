@@ -1,0 +1,100 @@
+"""A table that is looked up and multiplied with: the token table of a language model that is also its output layer.
+
+    gradient of record i:  O_i + R_i,   O_i = sum_t g_it a_it'  (the product),   R_i  rows v_ik with values r_ik
+
+    |O_i + R_i|^2 = |O_i|^2 + |R_i|^2 + 2 sum_k sum_t g_it[v_ik] (a_it . r_ik)
+
+Nothing of the table's size is written out for any record: a table of 50257 x 768 would take 154 MB for each.
+"""
+
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from dpbnn.clipping import summation as adding_up
+from dpbnn.clipping.forms.per_record import (
+    SMALLEST_NORM,
+    Dense,
+    Outer,
+    PerRecordGradient,
+    Rows,
+    combine,
+    least_of_terms,
+    placed,
+    row_norms,
+    type_of_sum,
+)
+
+__all__ = ["Tied", "combined"]
+
+
+@dataclass(frozen=True)
+class Tied:
+    """Contributions of a product (one group) and of rows to the same ``[rows, width]`` parameter."""
+
+    product: Outer
+    rows: Rows
+
+    @property
+    def terms(self) -> int:  # noqa: D102 - the protocol says it, here and below
+        return self.product.terms + 1
+
+    def squared_norms(self) -> Tensor:
+        """In float64, as the two parts may cancel, and never less than what rounding of the sum could leave."""
+        a, g, owners, values = self.product.inputs, self.product.output_gradients, self.rows.records, self.rows.values
+        of_product = [norms.clamp_min(SMALLEST_NORM) for norms in self.product.norms]
+        terms = (of_product[0] * of_product[1]).sum(dim=(1, 2)).index_add(0, owners, row_norms(values))
+        values = values.double()
+        each = values.square().sum(dim=1)
+        for position in range(a.shape[2]):  # one at a time: all together would take as much for every position
+            along = (a[:, 0, position].double()[owners] * values).sum(dim=1)
+            each += 2 * along * g[owners, 0, position, self.rows.rows].double()
+        exact = self._squares_of_product().index_add(0, owners, each)
+        return torch.maximum(exact, (least_of_terms(a.dtype) * terms).square())
+
+    def _squares_of_product(self) -> Tensor:
+        if self.product.inputs.shape[2] > 1:
+            return self.product.squared_norms()
+        a, g = self.product.inputs.double().flatten(1), self.product.output_gradients.double().flatten(1)
+        return a.square().sum(dim=1) * g.square().sum(dim=1)
+
+    def weighted_sum(
+        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Both in float64, and rounded once at most: they may cancel within a record."""
+        some = adding_up.slices(len(factors), self.terms, together or len(factors))
+        total = reduce(Tensor.add_, (self._in_float64(own, factors, together or len(factors)) for own in some))
+        return placed(total.to(type_of_sum(self.rows.values, out, dtype)), out)
+
+    def _in_float64(self, some: slice, factors: Tensor, together: int) -> Tensor:
+        """The sum over some of the records, whose two parts cancel at once."""
+        a, g = self.product.inputs[some], self.product.output_gradients[some]
+        own = torch.zeros_like(factors)  # which rows are whose is not asked: a GPU would have to wait for the answer
+        own[some] = factors[some]
+        total = adding_up.in_float64(a, g, factors[some], together).view(self.product.shape)
+        return total.add_(self.rows.total(own, torch.float64))
+
+    def finite(self) -> "Tied":  # noqa: D102
+        return Tied(self.product.cleaned(), self.rows.finite())
+
+    def dense(self) -> Dense:  # noqa: D102
+        return Dense(self.product.dense().values + self.rows.dense().values)
+
+
+def combined(first: PerRecordGradient, second: PerRecordGradient) -> PerRecordGradient:
+    """The sum of two contributions to the same parameter, in whatever forms they are."""
+    for one, other in ((first, second), (second, first)):
+        if isinstance(one, Tied) and isinstance(other, Outer | Rows):
+            product = combine(one.product, other) if isinstance(other, Outer) else one.product
+            rows = combine(one.rows, other) if isinstance(other, Rows) else one.rows
+            assert isinstance(product, Outer)
+            assert isinstance(rows, Rows)
+            return Tied(product, rows)
+        if isinstance(one, Outer) and isinstance(other, Rows):
+            return Tied(one, other)
+        if isinstance(one, Dense) and isinstance(other, Rows):
+            places = other.records * other.shape[0] + other.rows
+            return Dense(one.values.flatten(0, 1).index_add(0, places, other.values).view_as(one.values))
+    return combine(first, second)

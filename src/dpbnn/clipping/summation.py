@@ -1,0 +1,232 @@
+"""Adding records up, so that rounding stays within its share of the clip norm.
+
+One record more can change how all partial sums of the others are rounded. Take n records of norm at most C, added k in
+a row in a type of unit roundoff u (2^-24 for float32), with the pieces added in float64. The sum is off by at most
+n k u C / 2, so that one record moves it by up to n k u C beyond its own part. If the pieces are added in the same type,
+n^2 u C / k comes on top. Each is kept below `SHARE` of C; if that needs pieces that are too short, all is float64.
+
+The products of one record at several positions may cancel, so that its terms are much larger than their sum. They are
+added in float64.
+
+Parts of a batch are added in float64. Where a plan's batches may have more than 4096 records, everything stays float64
+up to the noise. One record then moves the sum beyond its own part by at most so many clip norms, in parts of k <= 4096
+records, with u = 2^-53:
+
+    Dense, Rows, Outer on one position, Joint of one draw    n k u
+    Outer and Deferred on T positions                        n T (k + 2 r m) u, for m records at a time
+    Tied, on T positions                                     the same for T + 1
+    Joint of N draws                                         the same for 2 N + 1
+    Reordered                                                what it reorders
+    p parts                                                  n p u on top of that
+
+r is `MOST_CANCELLING`: partial sums within a record reach r clip norms. m is the largest number that keeps the bound
+below half of `SHARE`. If none does (from some 3.6 billion records times positions on), or p is too large (some 4
+million parts of one record), a plan is refused before its first step (`dpbnn.clipping.check.exactness`). A step is
+never refused: that could tell how many records it has.
+
+Reference: Casacuberta et al. 2022 (arXiv 2207.10635) on sums whose sensitivity is underestimated.
+"""
+
+import math
+from collections.abc import Iterable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from dpbnn.clipping import fused
+from dpbnn.types import DpbnnError
+
+__all__ = [
+    "LARGEST_PART",
+    "MOST_CANCELLING",
+    "SHARE",
+    "in_float64",
+    "is_done_in_float64",
+    "is_one_launch",
+    "multiplies_fast_in_float64",
+    "of_products",
+    "of_rows",
+    "refuse_inexact",
+    "slices",
+    "type_for",
+]
+
+SHARE = 4e-3
+"""How much of the clip norm rounding of sums may use up."""
+MOST_CANCELLING = 420
+"""How many clip norms the terms of a clipped record add up to at most, over positions, draws or uses: whatever cancels,
+its norm counts as that share of their norms at least (`dpbnn.clipping.forms.per_record`)."""
+LARGEST_PART = 4096
+"""Records in a part at most. Sums over more of them, or over several parts, are float64: float32 would round by more
+than the room for it."""
+SHORTEST, SHORTEST_OF_ROWS = 64, 16
+"""Products, or rows, of fewer records at a time are not worth it: float64 is as fast."""
+FLOAT64_NUMBERS = 2**23
+"""Numbers that are held in float64 at a time: 64 MB."""
+SMALL_PRODUCT = 2**25
+"""Multiplications that take a GPU less time than the launches around a product of torch's."""
+FAST_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
+"""Compute capabilities of GPUs that multiply in float64 about as fast as in float32."""
+
+
+def _longest(together: float, dtype: torch.dtype, share: float = SHARE) -> int:
+    """How many of `together` records may be added in a row, so that rounding stays below `share`."""
+    if together > LARGEST_PART and dtype != torch.float64:
+        return 0
+    return int(min(together, share / (torch.finfo(dtype).eps / 2 * max(1, together))))
+
+
+def type_for(dtype: torch.dtype, together: float) -> torch.dtype:
+    """This type, if all records may be added up in a row in it; else float64."""
+    return dtype if _longest(together, dtype) >= together else torch.float64
+
+
+def refuse_inexact(records: int, part: int, terms: int) -> None:
+    """Refuse batches of so many records, in parts of this size, if even float64 would round their sum by too much.
+
+    `terms` are those of one record that may cancel.
+    """
+    parts = math.ceil(records / part)
+    if parts > 1 and records * parts * torch.finfo(torch.float64).eps / 2 > SHARE / 2:
+        raise DpbnnError(
+            f"The sum of a batch must be exact to 0.2 % of the clip norm, got batches of up to {records:,} records in "
+            f"{parts:,} parts; raise micro_batch_size, or leave it out."
+        )
+    if terms > 1 and _exact_at_a_time(part, terms, records) < 1:
+        raise DpbnnError(
+            f"The sum of a batch must be exact to 0.2 % of the clip norm, got batches of up to {records:,} records "
+            f"with {terms:,} positions each; lower the batch size, or shorten the records."
+        )
+
+
+def slices(records: int, terms: int, together: int) -> list[slice]:
+    """The records to add at a time in float64, if each has `terms` terms that may cancel."""
+    at_a_time = _at_a_time(records, terms, together)
+    return [slice(start, start + at_a_time) for start in range(0, max(1, records), at_a_time)]
+
+
+def _at_a_time(records: int, terms: int, together: int) -> int:
+    """The m of the module's docstring, for any part of a batch."""
+    return max(1, records if terms <= 1 else _exact_at_a_time(records, terms, together))
+
+
+def _exact_at_a_time(records: int, terms: int, together: int) -> int:
+    """So few that ``n T (k + 2 r m) u`` stays within its share; less than one if no number does."""
+    allowed = SHARE / 2 / (torch.finfo(torch.float64).eps / 2 * max(1, together) * terms)
+    return math.floor((allowed - min(LARGEST_PART, max(records, together))) / (2 * MOST_CANCELLING))
+
+
+def of_rows(values: Tensor, factors: Tensor, together: int, dtype: torch.dtype) -> Tensor:
+    """``sum_i factors_i values_i``, for ``[records, ...]``, in this type."""
+    longest = _longest(together, values.dtype)
+    if longest >= min(together, len(values)):  # padding rows are zero and add no rounding error
+        return (factors.to(values.dtype) @ values.unsqueeze(-1).flatten(1)).view(values.shape[1:]).to(dtype)
+    total = values.new_zeros(values.shape[1:], dtype=torch.float64)
+    is_short = longest < SHORTEST_OF_ROWS
+    piece = torch.float64 if is_short else values.dtype
+    at_a_time = max(1, FLOAT64_NUMBERS // max(1, values[0].numel())) if is_short else longest
+    for some, own in _split(at_a_time, values, factors):
+        total += torch.tensordot(own.to(piece), some.to(piece), dims=1)
+    return total.to(dtype)
+
+
+def of_products(inputs: Tensor, output_gradients: Tensor, factors: Tensor, together: int, out: Tensor) -> None:
+    """``sum_i factors_i sum_t output_gradients_it inputs_it'``, for ``[records, groups, positions, ...]``.
+
+    `out` is ``[groups, p, d]``, in the inputs' type or in float64, and is written over.
+    """
+    dtype, positions = inputs.dtype, inputs.shape[2]
+    if is_one_launch(inputs, output_gradients):
+        _in_launches(inputs[:, 0], output_gradients[:, 0], factors, together, out[0])
+        return
+    count = together if positions == 1 else math.inf
+    # Half of SHARE for the pieces, half for adding them: n k u <= SHARE / 2 and n^2 u / k <= SHARE / 2, so n <= k^2.
+    at_a_time = len(inputs) if type_for(dtype, count) == dtype else _longest(count, dtype, SHARE / 2)
+    is_coarse = is_done_in_float64(inputs) or at_a_time < SHORTEST < len(inputs) or count > at_a_time**2
+    if is_coarse and dtype != torch.float64:
+        in_float64(inputs, output_gradients, factors, together, out)
+        return
+    if dtype == torch.float64:
+        at_a_time = _at_a_time(len(inputs), positions, together)
+    total = out if out.dtype == dtype else torch.empty_like(out, dtype=dtype)
+    _add_up(inputs, output_gradients, factors, at_a_time, total)
+    _copy(total, out)
+
+
+def _in_launches(inputs: Tensor, output_gradients: Tensor, factors: Tensor, together: int, out: Tensor) -> None:
+    """One launch, unless the terms of so many records might cancel."""
+    at_a_time = _at_a_time(len(inputs), inputs.shape[1], together)
+    if at_a_time >= len(inputs):
+        fused.weighted_product(inputs, output_gradients, factors, out)
+        return
+    total = torch.zeros_like(out, dtype=torch.float64)
+    part = torch.empty_like(total)
+    for a, g, own in _split(at_a_time, inputs, output_gradients, factors):
+        fused.weighted_product(a, g, own, part)
+        total += part
+    out.copy_(total)
+
+
+def is_one_launch(inputs: Tensor, output_gradients: Tensor) -> bool:
+    """Whether their product is so small that one launch does all, which leaves out what has the factor zero."""
+    is_small = inputs.shape[1] == 1 and 0 < inputs.numel() * output_gradients.shape[3] <= SMALL_PRODUCT
+    return is_small and is_done_in_float64(inputs) and fused.is_used_for(output_gradients)
+
+
+def is_done_in_float64(inputs: Tensor) -> bool:
+    """Whether products of these inputs are added up in float64, however few they are."""
+    return inputs.dtype == torch.float32 and inputs.is_cuda and multiplies_fast_in_float64(inputs.device)
+
+
+@cache
+def multiplies_fast_in_float64(device: torch.device) -> bool:
+    """Whether a GPU multiplies in float64 about as fast as in float32; others are many times slower."""
+    return torch.cuda.get_device_capability(device) in FAST_FLOAT64
+
+
+def in_float64(
+    inputs: Tensor, output_gradients: Tensor, factors: Tensor, together: int, out: Tensor | None = None
+) -> Tensor:
+    """The same products in float64: a few records at a time, where they would take much memory or might cancel."""
+    shape = inputs.shape[1], output_gradients.shape[3], inputs.shape[3]
+    has_place = out is not None and out.dtype == torch.float64
+    total = out if out is not None and has_place else inputs.new_empty(shape, dtype=torch.float64)
+    that_fit = FLOAT64_NUMBERS // max(1, inputs[:1].numel() + output_gradients[:1].numel())
+    at_a_time = min(that_fit, _at_a_time(len(inputs), inputs.shape[2], together))
+    _add_up(inputs, output_gradients, factors, at_a_time, total)
+    return total if out is None else _copy(total, out)
+
+
+def _add_up(inputs: Tensor, output_gradients: Tensor, factors: Tensor, at_a_time: int, total: Tensor) -> None:
+    """In the type of the total, which is written over."""
+    for number, (a, g, own) in enumerate(_split(at_a_time, inputs, output_gradients, factors)):
+        _add_to(total, a.to(total.dtype), _scaled(g, own, total.dtype), is_first=number == 0)
+
+
+def _copy(values: Tensor, out: Tensor) -> Tensor:
+    """The values in their place, where they may be already."""
+    return out if values is out else out.copy_(values)
+
+
+def _split(at_a_time: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    if at_a_time >= len(tensors[0]):
+        return (tensors,)
+    return zip(*(values.split(max(1, at_a_time)) for values in tensors), strict=True)
+
+
+def _scaled(output_gradients: Tensor, factors: Tensor, dtype: torch.dtype) -> Tensor:
+    if fused.is_used_for(output_gradients):
+        return fused.scaled(output_gradients, factors, dtype)
+    return output_gradients.to(dtype) * factors.to(dtype)[:, None, None, None]
+
+
+def _add_to(total: Tensor, inputs: Tensor, scaled: Tensor, is_first: bool) -> None:
+    """All rows of a group in one product."""
+    beta = 0 if is_first else 1
+    if len(total) == 1:
+        a, g = (values.reshape(-1, values.shape[3]) for values in (inputs, scaled))
+        torch.addmm(total[0], g.mT, a, beta=beta, out=total[0])
+    else:
+        a, g = (values.transpose(0, 1).reshape(values.shape[1], -1, values.shape[3]) for values in (inputs, scaled))
+        torch.baddbmm(total, g.mT, a, beta=beta, out=total)

@@ -1,0 +1,1 @@
+"""Where and how fast numbers are computed: precision, streams, generators, kernels."""

@@ -1,0 +1,271 @@
+"""Where torch's random numbers come from: generators of the caller's, in place of those of the whole process.
+
+A model draws its dropout masks from torch's default generators, which every thread shares and anybody may seed. Inside
+of `drawing_from` whatever is drawn by this thread, and by it alone, comes from generators that the caller holds:
+
+    >>> import torch
+    >>> with drawing_from(Generators.seeded(7)):
+    ...     masks = torch.nn.functional.dropout(torch.ones(4))
+    >>> with drawing_from(Generators.seeded(7)):
+    ...     again = torch.nn.functional.dropout(torch.ones(4))
+    >>> torch.equal(masks, again)
+    True
+
+A draw from a generator that is named in the call stays as it is.
+
+Guarantees:
+    Inside, torch's default generators are neither read nor changed.
+    Seeding the default generators, in any thread, changes nothing that is drawn inside.
+    What draws in a way that cannot be redirected is refused.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+from dpbnn.device.formulas import ByFormula
+from dpbnn.types import DpbnnError
+
+__all__ = [
+    "Generators",
+    "ThreadMode",
+    "default_generators",
+    "drawing_from",
+    "set_default_generators",
+    "without_fast_path",
+]
+
+aten = torch.ops.aten
+CPU = torch.device("cpu")
+
+
+class Generators:
+    """A generator for each device, made when it is first needed; `num_draws` counts what was drawn from them.
+
+    `seed` brings a new one into its first state.
+    """
+
+    def __init__(self, seed: Callable[[torch.Generator], object]) -> None:
+        self._seed = seed
+        self._made: dict[torch.device, torch.Generator] = {}
+        self.num_draws = 0
+
+    @staticmethod
+    def seeded(seed: int) -> "Generators":
+        """The same seed on every device."""
+        return Generators(lambda generator: generator.manual_seed(seed))
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was drawn."""
+        return self.num_draws > 0
+
+    def reseed(self, seed: Callable[[torch.Generator], object]) -> None:
+        """The same generators in another state: a CUDA graph knows the generators that it draws from."""
+        self._seed = seed
+        for generator in self._made.values():
+            seed(generator)
+
+    def on(self, device: torch.device) -> torch.Generator:
+        """The one of this device."""
+        if device == torch.device("cuda"):  # whichever is current
+            device = torch.device("cuda", torch.cuda.current_device())
+        if device not in self._made:
+            self._made[device] = torch.Generator(device)
+            self._seed(self._made[device])
+        return self._made[device]
+
+    def draw_from(self, device: torch.device) -> torch.Generator:
+        """The one of this device, from which something is drawn now."""
+        self.num_draws += 1
+        return self.on(device)
+
+
+@contextmanager
+def drawing_from(generators: Generators) -> Iterator[Generators]:
+    """Inside, this thread draws from `generators` wherever it would from torch's default ones."""
+    outer: _Redirected | None = getattr(_this_thread, "mode", None)
+    with ExitStack() as stack:
+        if outer is None:
+            if torch.cuda.is_initialized():
+                stack.enter_context(ByFormula())
+            _this_thread.mode = stack.enter_context(_Redirected(generators))
+            stack.callback(vars(_this_thread).pop, "mode")
+        else:  # one mode is enough: every one takes time for every operation
+            stack.callback(setattr, outer, "generators", outer.generators)
+            outer.generators = generators
+        yield generators
+
+
+_this_thread = threading.local()
+
+
+_put_back = 0
+"""How often `set_default_generators` has brought an earlier state back."""
+
+
+def default_generators(device: torch.device) -> tuple[bytes | int, ...]:
+    """The states of torch's default generators: of the CPU, and of a CUDA device.
+
+    And how often a state was put back, which is read last: what is the same before and after has not moved meanwhile.
+    """
+    states = [torch.default_generator.get_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return *(state.numpy().tobytes() for state in states), _put_back
+
+
+def set_default_generators(device: torch.device, states: tuple[bytes | int, ...]) -> None:
+    """Bring them into the states that `default_generators` gave."""
+    global _put_back
+    _put_back += 1  # first: another thread that finds its state again must not take that for stillness
+    known = (state for state in states if isinstance(state, bytes))
+    cpu, *cuda = (torch.frombuffer(bytearray(state), dtype=torch.uint8) for state in known)
+    torch.default_generator.set_state(cpu)
+    for state in cuda:
+        torch.cuda.set_rng_state(state, device)
+
+
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    """No short cut of transformer layers, which in evaluation mode leave out the dropout layers inside them.
+
+    Torch takes no fast path while a `TorchFunctionMode` is active, which holds for one thread alone.
+    """
+    with _Watching():
+        yield
+
+
+class _Watching(TorchFunctionMode):
+    """Sees functions and changes nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class ThreadMode(TorchDispatchMode):
+    """Sees the operations of this thread.
+
+    Torch's own way in and out of a mode also writes to globals of the process that its compiler reads, and leaves
+    them wrong where modes of several threads overlap; and it would load that compiler, which takes seconds.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __enter__(self) -> Self:
+        _push_mode(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _pop_mode()
+
+
+class _Redirected(ThreadMode):
+    """Hands every operation that draws one of our generators."""
+
+    def __init__(self, generators: Generators) -> None:
+        super().__init__()
+        self.generators = generators
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not _may_draw(func) or _device(args, kwargs).type == "meta":
+            return func(*args, **kwargs)
+        if _takes_generator(func):
+            if kwargs.get("generator") is None:
+                kwargs = kwargs | {"generator": self.generators.draw_from(_device(args, kwargs))}
+            return func(*args, **kwargs)
+        if func in FACTORIES:
+            return FACTORIES[func](self.generators.draw_from(_device(args, kwargs)), *args, **kwargs)
+        if not _draws(func, args, kwargs):
+            return func(*args, **kwargs)
+        with self:  # in inference mode, compound operations come here whole
+            result = func.decompose(*args, **kwargs)
+        return result if result is not NotImplemented else _refuse(func)
+
+
+@cache
+def _may_draw(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+@cache
+def _takes_generator(func: Any) -> bool:
+    return any(argument.name == "generator" for argument in func._schema.arguments)
+
+
+def _device(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
+    if kwargs.get("device") is not None:
+        return torch.device(kwargs["device"])
+    return next((value.device for value in args if isinstance(value, Tensor)), CPU)
+
+
+def _draws(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this call draws: attention and recurrent layers do with dropout, and in training alone."""
+    arguments = func._schema.arguments
+    given = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    given |= dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
+    rate = given.get("dropout_p", given.get("dropout", given.get("p")))
+    return rate is None or (rate > 0 and bool(given.get("train", given.get("training", True))))
+
+
+def _refuse(func: Any) -> Any:
+    raise DpbnnError(
+        f"The model draws random numbers by {func}, which takes no generator: its draws could not be kept secret. Use "
+        "nn.Dropout layers, and for recurrent layers dropout=0 with nn.Dropout between them."
+    )
+
+
+def _dropout(generator: torch.Generator, x: Tensor, p: float, train: bool | None = None) -> tuple[Tensor, Tensor]:
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - p, generator=generator)
+    return x * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
+
+
+def _filled(fill: Callable[[Tensor, torch.Generator], Tensor]) -> Callable[..., Tensor]:
+    return lambda generator, size, **how: fill(torch.empty(size, **how), generator)
+
+
+def _filled_like(fill: Callable[[Tensor, torch.Generator], Tensor]) -> Callable[..., Tensor]:
+    return lambda generator, like, **how: fill(torch.empty_like(like, **how), generator)
+
+
+def _uniform(values: Tensor, generator: torch.Generator) -> Tensor:
+    return values.uniform_(generator=generator)
+
+
+def _normal(values: Tensor, generator: torch.Generator) -> Tensor:
+    return values.normal_(generator=generator)
+
+
+def _whole_numbers(generator: torch.Generator, low: int, high: int, size: Any, dtype: Any = None, **how: Any) -> Tensor:
+    return torch.empty(size, dtype=dtype or torch.int64, **how).random_(low, high, generator=generator)
+
+
+FACTORIES: dict[Any, Callable[..., Any]] = {
+    aten.native_dropout.default: _dropout,
+    aten.rand.default: _filled(_uniform),
+    aten.randn.default: _filled(_normal),
+    aten.rand_like.default: _filled_like(_uniform),
+    aten.randn_like.default: _filled_like(_normal),
+    aten.randint.default: lambda generator, high, size, **how: _whole_numbers(generator, 0, high, size, **how),
+    aten.randint.low: _whole_numbers,
+    aten.randint_like.default: lambda generator, like, high, **how: torch.empty_like(like, **how).random_(
+        0, high, generator=generator
+    ),
+    aten.randint_like.low_dtype: lambda generator, like, low, high, **how: torch.empty_like(like, **how).random_(
+        low, high, generator=generator
+    ),
+    aten.randperm.default: lambda generator, n, **how: aten.randperm.generator(n, generator=generator, **how),
+}
+"""Operations that draw and take no generator, done with one."""

@@ -1,0 +1,136 @@
+"""Rules about the records: whose they are, what was done to them before, and what is measured on."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from dpbnn.lint.finding import Setup, rule
+from dpbnn.privacy.queries.contributions import numbered
+
+HARMLESS = (
+    "FunctionTransformer", "Normalizer", "Binarizer", "PolynomialFeatures", "FeatureHasher", "HashingVectorizer",
+)  # fmt: skip
+"""Transformers of scikit-learn's that learn nothing from the rows."""
+IDENTIFIERS = ("id", "uid", "pid", "mrn", "ssn", "nhs", "email", "name", "account")
+PEOPLE = (
+    "patient",
+    "person",
+    "customer",
+    "client",
+    "user",
+    "subject",
+    "participant",
+    "household",
+    "member",
+    "employee",
+)
+"""What columns are called, or begin with, that say whose row it is."""
+WITH_CATEGORIES = ("OneHotEncoder", "OrdinalEncoder")
+DEPTH = 5
+"""Of pairs and data sets within each other."""
+
+
+@rule(
+    "hole",
+    "The promise would be for a row, and a person has several.",
+    "Raise max_records_per_person, or drop rows: groups, or a person column.",
+)
+def _rows_per_person(setup: Setup) -> str:
+    if setup.people is None:
+        return ""
+    most = max(Counter(numbered(setup.people).tolist()).values(), default=0)
+    allowed = setup.plan.max_records_per_person
+    return f"a person has more rows than the {allowed} that are accounted for" if most > allowed else ""
+
+
+@rule(
+    "hole",
+    "What such steps learn is released with the model, without noise.",
+    "Use public bounds and named categories.",
+)
+def _fitted_preprocessing(setup: Setup) -> str:
+    names = [] if setup.preprocessing is None else sorted(set(_learning(setup.preprocessing)))
+    return f"the rows are not private yet where these learn from them: {', '.join(names)}" if names else ""
+
+
+def _learning(step: Any) -> Iterator[str]:
+    """Names of transformers that are fitted on the data, in pipelines and column transformers too."""
+    if isinstance(step, list | tuple):
+        parts = list(step)
+    elif hasattr(step, "steps"):
+        parts = [own[1] for own in step.steps]
+    elif hasattr(step, "transformers"):
+        parts = [*(own[1] for own in step.transformers), step.remainder]
+    elif hasattr(step, "transformer_list"):
+        parts = [own[1] for own in step.transformer_list]
+    else:
+        if hasattr(step, "transform") and not _learns_nothing(step):
+            yield type(step).__name__
+        return
+    for own in parts:
+        yield from _learning(own)
+
+
+def _learns_nothing(step: Any) -> bool:
+    name = type(step).__name__
+    if name in WITH_CATEGORIES:
+        return not isinstance(step.categories, str) and step.min_frequency is None and step.max_categories is None
+    return name in HARMLESS or (name == "SimpleImputer" and step.strategy == "constant")
+
+
+@rule("hole", "Measures along the way would show private records without noise.", "Give data that is public.")
+def _evaluation_on_training_data(setup: Setup) -> str:
+    if setup.public_data is None or setup.x is None:
+        return ""
+    private, public = (list(_arrays(pair)) for pair in ((setup.x, setup.y), setup.public_data))
+    same = any(_is_same_memory(own, other) for own in private for other in public)
+    return "public_data must not be the training data, got the same arrays" if same else ""
+
+
+def _arrays(value: Any, depth: int = DEPTH) -> Iterator[Any]:
+    """What lies in memory, in pairs and in torch's own data sets too."""
+    parts: Any = ()
+    if isinstance(value, Tensor | np.ndarray):
+        yield value
+    elif hasattr(value, "to_numpy"):
+        yield value.to_numpy()
+    elif isinstance(value, tuple):
+        parts = value
+    elif isinstance(value, Dataset):
+        parts = vars(value).values()
+    for part in parts if depth else ():
+        yield from _arrays(part, depth - 1)
+
+
+def _is_same_memory(first: Any, second: Any) -> bool:
+    """By place alone: whether two copies hold the same is not looked at."""
+    if isinstance(first, Tensor) and isinstance(second, Tensor) and first.is_cuda and second.is_cuda:
+        return first.data_ptr() == second.data_ptr() and first.numel() > 0
+    plain = [own.detach().view(torch.uint8).numpy() if _is_on_host(own) else own for own in (first, second)]
+    return all(isinstance(own, np.ndarray) for own in plain) and np.shares_memory(*plain)
+
+
+def _is_on_host(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.device.type == "cpu" and value.dim() > 0 and value.stride(-1) == 1
+
+
+@rule(
+    "care",
+    "If a person has several rows, the promise is for one row and not for the person.",
+    "Name the column as person in the schema; in Python, pass groups.",
+)
+def _person_not_named(setup: Setup) -> str:
+    likely = [name for name in setup.unused if any(map(_is_about_people, re.findall("[A-Z]*[a-z]*", name)))]
+    if setup.people is not None or not likely:
+        return ""
+    return f"every row counts as another person, and there is a column {likely[0]!r}"
+
+
+def _is_about_people(word: str) -> bool:
+    return word.lower() in IDENTIFIERS or word.lower().startswith(PEOPLE)

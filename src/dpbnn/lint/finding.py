@@ -1,0 +1,123 @@
+"""Rules, what they look at, and what they find."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from dpbnn.methods import Method
+from dpbnn.models.likelihoods import Likelihood
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.types import DpbnnError
+
+__all__ = ["RULES", "Finding", "Rule", "Setup", "by_severity", "inspect", "noted", "refuse", "rule", "with_findings"]
+
+SEVERITIES = ("hole", "weak", "care")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that decides what a run promises; what is not known is left out.
+
+    Args:
+        plan: what is charged.
+        model: the network.
+        likelihood: of its outputs.
+        method: how it is trained.
+        x: private inputs, as `fit` takes them, of which shape, type and identity are looked at.
+        y: private targets, likewise.
+        public_data: (X, y) that are declared public.
+        people: the person of each row.
+        unused: names of columns that are not learned from.
+        preprocessing: a pipeline or transformers of scikit-learn that come before.
+        accountant: by which epsilon is quoted.
+        unsafe_seed: as for `fit`.
+        unsafe_diagnostics: as for `fit`.
+    """
+
+    plan: PrivacyPlan
+    model: nn.Module | None = None
+    likelihood: Likelihood | None = None
+    method: Method[Any] | None = None
+    x: Any = None
+    y: Any = None
+    public_data: tuple[Any, Any] | None = None
+    people: Any = None
+    unused: Sequence[str] = ()
+    preprocessing: Any = None
+    accountant: str | None = None
+    unsafe_seed: int | None = None
+    unsafe_diagnostics: bool = False
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What to look for; `look` says what it found, or nothing."""
+
+    name: str
+    severity: str
+    why: str
+    cure: str
+    look: Callable[[Setup], str]
+
+    def finding(self, found: str) -> "Finding":
+        """What it says where something was found."""
+        return Finding(self.name, self.severity, found, self.why, self.cure)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something about a set-up that should be known before it is used."""
+
+    name: str
+    severity: str
+    found: str
+    why: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.name}: {self.found}. {self.why} {self.cure}"
+
+
+RULES: dict[str, Rule] = {}
+"""All of them by name."""
+
+
+def by_severity() -> list[Rule]:
+    """Holes first."""
+    return sorted(RULES.values(), key=lambda own: SEVERITIES.index(own.severity))
+
+
+def inspect(setup: Setup) -> list[Finding]:
+    """All that the rules find, holes first."""
+    return [own.finding(found) for own in by_severity() if (found := own.look(setup))]
+
+
+def noted(found: Mapping[str, str]) -> list[Finding]:
+    """What was found earlier, from what each rule said of it; rules that are no longer known are left out."""
+    return [own.finding(found[own.name]) for own in by_severity() if own.name in found]
+
+
+def with_findings(settings: Mapping[str, Any], findings: Sequence[Finding]) -> dict[str, Any]:
+    """A release's settings, in which what was found is noted too."""
+    found = {own.name: own.found for own in findings} | dict(settings.get("findings", {}))
+    return {**settings, "findings": found} if found else dict(settings)
+
+
+def refuse(findings: Sequence[Finding], name: str) -> None:
+    """Raise where this rule has found something."""
+    for own in findings:
+        if own.name == name:
+            raise DpbnnError(f"{own.found}. {own.why} {own.cure}")
+
+
+def rule(severity: str, why: str, cure: str) -> Callable[[Callable[[Setup], str]], Callable[[Setup], str]]:
+    """Enter a function into `RULES` under its own name."""
+
+    def enter(look: Callable[[Setup], str]) -> Callable[[Setup], str]:
+        name = look.__name__.strip("_").replace("_", "-")
+        RULES[name] = Rule(name, severity, why, cure, look)
+        return look
+
+    return enter

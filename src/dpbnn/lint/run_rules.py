@@ -1,0 +1,153 @@
+"""Rules about the plan, the network, the method, and how a run is made."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpbnn.clipping import CheckedModel, check_model, clip_and_sum
+from dpbnn.data.records import as_records
+from dpbnn.device.generators import Generators
+from dpbnn.lint.finding import Setup, rule
+from dpbnn.methods import SGLD
+from dpbnn.models.likelihoods import Likelihood
+from dpbnn.models.priors import Gaussian
+from dpbnn.schedule import runs_of
+from dpbnn.types import DpbnnError
+
+LARGEST_EPSILON = 10.0
+NEARLY_ALL, NEARLY_NONE = 0.99, 0.01
+FEW = 1000
+"""Public records that tell whether a clip norm suits."""
+
+
+@rule("hole", "Whatever is released shows the records.", "Calibrate a plan: PrivacyPlan.for_budget.")
+def _no_noise(setup: Setup) -> str:
+    return "" if setup.plan.is_private else "the plan adds no noise"
+
+
+@rule(
+    "hole",
+    "Clipping bounds what a record adds, not what it does to others.",
+    "Use layers that treat each record alone, such as GroupNorm or LayerNorm.",
+)
+def _records_mix(setup: Setup) -> str:
+    if setup.model is None or setup.likelihood is None or setup.x is None:
+        return ""
+    if setup.y is None and isinstance(setup.x, Tensor | np.ndarray):
+        return ""
+    try:
+        _checked(setup.model, setup.likelihood, setup.x, setup.y)
+    except DpbnnError as error:
+        return str(error).rstrip(".")
+    return ""
+
+
+def _checked(model: nn.Module, likelihood: Likelihood, x: Any, y: Any) -> CheckedModel:
+    own = next(model.parameters())
+    empty = (as_records(x, None, own.dtype) if y is None else as_records(x[:0], y[:0], own.dtype)).empty
+    return check_model(model, likelihood, *(part.to(own.device) for part in empty))
+
+
+@rule("hole", "Whoever knows the seed subtracts the noise.", "Leave unsafe_seed out.")
+def _fixed_noise_seed(setup: Setup) -> str:
+    return "" if setup.unsafe_seed is None else "sampling and noise come from a seed"
+
+
+@rule("hole", "They are as private as the records.", "Leave unsafe_diagnostics out.")
+def _values_without_noise(setup: Setup) -> str:
+    return "values without noise are kept" if setup.unsafe_diagnostics else ""
+
+
+@rule(
+    "weak",
+    "With such a delta, publishing a random record would be allowed.",
+    "Take delta well below one over the number of records.",
+)
+def _delta_not_small(setup: Setup) -> str:
+    plan = setup.plan
+    if not plan.is_private or plan.delta < 1 / plan.dataset_size:
+        return ""
+    return f"delta is {plan.delta:g} for {plan.dataset_size} records"
+
+
+@rule("weak", "Odds about a record may change by a factor of e^epsilon.", "Spend less, or do not call it private.")
+def _large_epsilon(setup: Setup) -> str:
+    epsilon = setup.plan.epsilon()
+    return f"epsilon is {epsilon:.3g}" if setup.plan.is_private and epsilon > LARGEST_EPSILON else ""
+
+
+@rule("weak", "GDP is an approximation that can be too small, and no bound.", "Quote PLD or RDP.")
+def _gdp_only(setup: Setup) -> str:
+    return "epsilon is quoted by GDP" if setup.accountant == "gdp" else ""
+
+
+@rule(
+    "care",
+    "Buffers get no noise: what is in them is released as it is.",
+    "Make sure that they hold nothing of the data.",
+)
+def _buffers(setup: Setup) -> str:
+    names = [] if setup.model is None else [name for name, _ in setup.model.named_buffers()]
+    return f"the network has buffers ({', '.join(names[:5])})" if names else ""
+
+
+@rule(
+    "care",
+    "Samples would show the noise of privacy rather than the posterior.",
+    "Lower the rate or the clip norm, or take more steps.",
+)
+def _temperature(setup: Setup) -> str:
+    if setup.method is None or not setup.plan.is_private:
+        return ""
+    return " ".join(setup.method.remarks(setup.plan)).rstrip(".")
+
+
+@rule(
+    "care",
+    "Where the data say little, samples still lie near the first weights, and spread less than the temperature asks.",
+    "Take more steps, a larger rate or a narrower prior.",
+)
+def _short_chain(setup: Setup) -> str:
+    """A Gaussian prior of scale s pulls a weight back over s^2 / eta steps."""
+    method, steps = setup.method, setup.plan.steps
+    if not isinstance(method, SGLD) or not isinstance(method.prior, Gaussian):
+        return ""
+    time = sum(rate * number for rate, number in runs_of(method.learning_rate, steps))
+    relaxation = method.prior.scale**2
+    if time >= relaxation:
+        return ""
+    needed = round(relaxation / time * steps)
+    return f"the chain has {steps:,} steps; for the prior alone to forget where it began, it would take some {needed:,}"
+
+
+@rule(
+    "care",
+    "Clipping everything loses the gradients' sizes; clipping nothing wastes noise.",
+    "Choose it near the median norm on public data.",
+)
+def _clip_norm(setup: Setup) -> str:
+    """By gradients of public records at the initial weights."""
+    plan = setup.plan
+    if setup.public_data is None or setup.model is None or setup.likelihood is None or not plan.is_private:
+        return ""
+    try:
+        checked = _checked(setup.model, setup.likelihood, *setup.public_data)
+    except DpbnnError:
+        return ""
+    own = next(setup.model.parameters())
+    all_x, all_y = next(as_records(*setup.public_data, own.dtype).all())
+    x, y = (part[:FEW].to(own.device) for part in (all_x, all_y))
+    if len(x) == 0:
+        return ""
+    least = min(norm for norm, _ in runs_of(plan.clip_norm, plan.steps))
+    weights = checked.objective.model_weights() | checked.likelihood_weights
+    norms: list[Tensor] = []
+    masks = Generators.seeded(0)
+    clip_and_sum(checked, weights, x, y, least, masks=masks, observe=lambda found, _: norms.append(found))
+    share = float((torch.cat(norms) > least).double().mean())
+    if NEARLY_NONE <= share <= NEARLY_ALL:
+        return ""
+    what = "all" if share > NEARLY_ALL else "none"
+    return f"clip norm {least:g} clips nearly {what} of the public records at the initial weights"

@@ -1,0 +1,1 @@
+"""Networks, likelihoods and priors."""

@@ -1,0 +1,117 @@
+"""Dropout as a source of doubt: placing its layers in a network, and keeping their masks on at prediction.
+
+    >>> from torch import nn
+    >>> network = with_dropout(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), 0.1)
+    >>> [name for name, _ in dropout_layers(network)]
+    ['1.1']
+    >>> list(network.state_dict())
+    ['0.weight', '0.bias', '2.weight', '2.bias']
+
+Masks come from modules only: a call of ``F.dropout`` inside somebody's `forward` is seen by nobody.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.utils.parametrize import ParametrizationList
+
+from dpbnn import _validate
+from dpbnn.device.generators import without_fast_path
+from dpbnn.models.modes import evaluating
+from dpbnn.models.networks import CNN, MLP
+from dpbnn.types import DpbnnError
+
+__all__ = ["dropout_layers", "masks_on", "with_dropout"]
+
+ACTIVATIONS = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.RReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.GLU),
+    *(nn.Sigmoid, nn.LogSigmoid, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Tanh, nn.Tanhshrink),
+    *(nn.Softplus, nn.Softsign, nn.Softshrink, nn.Hardshrink, nn.Threshold),
+)
+"""Modules without parameters, whose place another module can take without renaming a weight."""
+
+
+def dropout_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules that draw masks in training mode, with their names."""
+    return [(name, module) for name, module in model.named_modules() if _draws_masks(module)]
+
+
+def _draws_masks(module: nn.Module) -> bool:
+    if isinstance(module, _DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.MultiheadAttention):
+        return module.dropout > 0
+    return isinstance(module, nn.RNNBase) and module.dropout > 0 and module.num_layers > 1
+
+
+@contextmanager
+def masks_on(model: nn.Module) -> Iterator[None]:
+    """Dropout layers draw masks, all other modules are in evaluation mode; then every module's own mode again."""
+    with evaluating(model), without_fast_path():
+        for _, module in dropout_layers(model):
+            module.training = True
+        yield
+
+
+def with_dropout(model: nn.Module, rate: float) -> nn.Module:
+    """A copy of the model with a dropout layer after every hidden activation.
+
+    Activations are found as modules (ReLU, Tanh, GELU and the like), wherever they are registered; the one at the very
+    end of a `Sequential` is the output's and gets none. All weights keep their names and values, so that weights move
+    freely between the copy and the model.
+
+    Args:
+        model: any module without dropout layers; it is not changed.
+        rate: the share of units that a mask sets to zero, above 0 and below 1.
+
+    Raises:
+        DpbnnError: there is nowhere to place a layer, or dropout is there already.
+    """
+    _validate.fraction("rate", rate)
+    if not isinstance(model, nn.Module):
+        _validate.refuse("model", "a torch.nn.Module", model)
+    present = dropout_layers(model)
+    if present:
+        raise DpbnnError(
+            f"The model has dropout layers already, the first '{present[0][0]}': there is nothing to place; use it as "
+            "it is, or set their rates."
+        )
+    changed = copy.deepcopy(model)
+    if not _place(changed, rate):
+        raise DpbnnError(
+            f"{type(model).__name__} has no hidden activation among its modules (functions such as F.relu are not "
+            f"seen): write self.dropout = nn.Dropout({rate:g}) into its __init__, and x = self.dropout(x) after each "
+            "activation into its forward."
+        )
+    if isinstance(changed, (MLP, CNN)):
+        changed.settings = {**changed.settings, "dropout": rate}
+    return changed
+
+
+def _place(model: nn.Module, rate: float) -> bool:
+    """Put a dropout layer behind every hidden activation, in place; whether there was one."""
+    output = _output_place(model)
+    replacements: dict[nn.Module, nn.Module] = {}  # one for each activation, however often it is registered
+    for parent in list(model.modules()):
+        if isinstance(parent, ParametrizationList):
+            continue  # what is in there shapes weights, not units
+        for name, child in parent._modules.items():
+            if isinstance(child, ACTIVATIONS) and not child.state_dict() and (parent, name) != output:
+                if child not in replacements:
+                    replacements[child] = nn.Sequential(child, nn.Dropout(rate)).train(child.training)
+                parent._modules[name] = replacements[child]
+    return bool(replacements)
+
+
+def _output_place(model: nn.Module) -> tuple[nn.Module, str] | None:
+    """The end of a `Sequential`, and of what stands there, through modules that only wrap another."""
+    place = None
+    while model._modules and (isinstance(model, nn.Sequential) or len(model._modules) == 1):
+        name, last = list(model._modules.items())[-1]
+        if last is None:
+            break
+        place, model = (model, name), last
+    return place

@@ -1,0 +1,42 @@
+"""What the network's output says about a target: ``l_i(w) = -log p(y_i | f(x_i; w))``.
+
+    >>> import torch, dpbnn
+    >>> dpbnn.Categorical().negative_log_likelihood(torch.zeros(1, 4), torch.tensor([2]), {})
+    tensor([1.3863])
+
+A likelihood of one's own is a subclass of `Likelihood`. It has to
+
+* give `negative_log_likelihood`: one number per record that depends on that record alone, in float32 or wider. It
+  never raises on values: a target that makes no sense gives NaN, and its record then contributes nothing;
+* give `predictive`: `Probabilities` or `Moments` for each record;
+* be a frozen dataclass, or hashable with a ``repr`` that says all its settings: checkpoints know it by that.
+
+It may add
+
+* `initial_weights`, if it has weights to learn. They are clipped and noised jointly with the network's;
+* `check` and `check_values`, which refuse wrong shapes, types and values before training with an error that says what
+  to do, and none of the values;
+* `made_up_targets`, if not every number, or every class of the output, is a sensible target: models are tried on them.
+"""
+
+from dpbnn.models.likelihoods.bernoulli import Bernoulli
+from dpbnn.models.likelihoods.categorical import Categorical
+from dpbnn.models.likelihoods.gaussian import LOG_STD_RANGE, HeteroscedasticGaussian, HomoscedasticGaussian
+from dpbnn.models.likelihoods.likelihood import Likelihood, Moments, Probabilities
+
+__all__ = [
+    "LIKELIHOODS",
+    "LOG_STD_RANGE",
+    "Bernoulli",
+    "Categorical",
+    "HeteroscedasticGaussian",
+    "HomoscedasticGaussian",
+    "Likelihood",
+    "Moments",
+    "Probabilities",
+]
+
+LIKELIHOODS: dict[str, type[Likelihood]] = {
+    kind.__name__: kind for kind in (Categorical, Bernoulli, HomoscedasticGaussian, HeteroscedasticGaussian)
+}
+"""The built-in ones by name; a saved release names them so."""

@@ -1,0 +1,114 @@
+"""Networks that dpbnn knows how to rebuild: a release of one needs no model to load.
+
+    >>> MLP(64, [32], 10)(__import__("torch").zeros(2, 64)).shape
+    torch.Size([2, 10])
+
+With `dropout`, a layer of it follows every hidden activation; the weights keep their names. Any other
+`torch.nn.Module` trains just as well; it is passed to `dpbnn.load` again.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from torch import Tensor, nn
+
+from dpbnn import _validate
+from dpbnn.device.generators import Generators, drawing_from
+from dpbnn.models.pooling import MaxPool2d
+
+__all__ = ["CNN", "MLP", "NETWORKS", "rebuild"]
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+
+
+class MLP(nn.Module):
+    """Fully connected layers; inputs are flattened. The paper's: ``MLP(784, [1200, 1200], 10)``."""
+
+    def __init__(
+        self, inputs: int, hidden: Sequence[int], outputs: int, activation: str = "relu", dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        widths = [_validate.whole_number("a layer's width", width) for width in (inputs, *hidden, outputs)]
+        self.settings = {
+            "inputs": inputs,
+            "hidden": list(hidden),
+            "outputs": outputs,
+            "activation": activation,
+            **_dropout_setting(dropout),
+        }
+        layers: list[nn.Module] = [nn.Flatten()]
+        for width, following in pairwise(widths):
+            layers += [nn.Linear(width, following), _activation(activation, dropout)]
+        self.layers = nn.Sequential(*layers[:-1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[records, outputs]``"""
+        return self.layers(x)
+
+
+class _Layers(nn.Sequential):
+    """One after another; a ReLU before a pool is left to the pool, which does both in one pass."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        rectify = False
+        for layer, following in pairwise([*self, None]):
+            if isinstance(layer, nn.ReLU) and isinstance(following, MaxPool2d):
+                rectify = True
+                continue
+            assert layer is not None
+            input = layer(input, rectify=True) if rectify else layer(input)
+            rectify = False
+        return input
+
+
+class CNN(nn.Module):
+    """The paper's convolutional network for 28 x 28 pictures: 26,010 weights with one channel and ten classes."""
+
+    def __init__(self, channels: int = 1, outputs: int = 10, activation: str = "relu", dropout: float = 0.0) -> None:
+        super().__init__()
+        self.settings = {
+            "channels": channels,
+            "outputs": outputs,
+            "activation": activation,
+            **_dropout_setting(dropout),
+        }
+        self.layers = _Layers(
+            nn.Conv2d(channels, 16, kernel_size=8, stride=2, padding=3),
+            _activation(activation, dropout),
+            MaxPool2d(2, stride=1),
+            nn.Conv2d(16, 32, kernel_size=4, stride=2),
+            _activation(activation, dropout),
+            MaxPool2d(2, stride=1),
+            nn.Flatten(),
+            nn.Linear(512, 32),
+            _activation(activation, dropout),
+            nn.Linear(32, outputs),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[records, outputs]``"""
+        return self.layers(x)
+
+
+def _activation(name: str, dropout: float) -> nn.Module:
+    """One module whether dropout follows or not, so that the layers after it keep their numbers."""
+    activation = ACTIVATIONS[_validate.one_of("activation", name, ACTIVATIONS)]()
+    return nn.Sequential(activation, nn.Dropout(dropout)) if dropout else activation
+
+
+def _dropout_setting(dropout: float) -> dict[str, float]:
+    """Nothing where there is none: the release of a plain network then loads in earlier versions too."""
+    return {"dropout": _validate.fraction("dropout", dropout)} if dropout != 0 else {}
+
+
+NETWORKS: dict[str, type[MLP | CNN]] = {"MLP": MLP, "CNN": CNN}
+
+
+def rebuild(name: str, settings: Mapping[str, Any]) -> nn.Module:
+    """A network of ours from what its release says about it; its weights are drawn, and nobody's draws are touched.
+
+    Guarantees: torch's own generator is left as it was.
+    """
+    with drawing_from(Generators.seeded(0)):
+        return NETWORKS[_validate.one_of("network", name, NETWORKS)](**settings)

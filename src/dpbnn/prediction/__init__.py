@@ -1,0 +1,1 @@
+"""What released networks say about new records."""

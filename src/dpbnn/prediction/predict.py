@@ -1,0 +1,219 @@
+"""Prediction: an average over draws of the weights, for as many records as there are.
+
+Records are read, converted and moved to the model's device some at a time, and run through some draws at a time: but
+for the result, memory grows neither with the records nor, for classes, with the draws.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpbnn import _validate
+from dpbnn._warn import warn
+from dpbnn.clipping.objective import Objective
+from dpbnn.device.execution import PRECISIONS, computing_in
+from dpbnn.device.generators import Generators, drawing_from, without_fast_path
+from dpbnn.models.likelihoods import Moments, Probabilities
+from dpbnn.posterior import Posterior
+from dpbnn.prediction.ensemble import Ensemble, Inputs, Known, Layout, PeakMemory, Predicted, layout
+from dpbnn.prediction.prediction import ClassPrediction, Prediction, RealPrediction, joined, within_range
+from dpbnn.seeds import derived_seed
+from dpbnn.types import DpbnnError
+
+__all__ = ["ClassPrediction", "Prediction", "Predictor", "RealPrediction", "predict"]
+
+CPU_LIMIT, DEVICE_SHARE = 2**28, 8
+"""Bytes that a prediction may take, where nobody says how many. A device needs much to do at a time to be fast."""
+
+
+def predict(
+    objective: Objective, posterior: Posterior, x: Any, num_draws: int, seed: int | None, **how: Any
+) -> Prediction:
+    """What a `Predictor` says about all of `x`, with a model that nobody else uses meanwhile."""
+    return Predictor(lambda: nullcontext(objective), posterior, num_draws, seed, **how)(x)
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """The average of what draws of the weights predict; results are on the CPU.
+
+    Args:
+        lend: hands out the model and its likelihood for nobody else meanwhile: its mode is switched.
+        posterior: where the weights are drawn from.
+        num_draws: how many draws to average; all of them where the posterior holds fewer.
+        seed: makes the draws repeatable; None for fresh ones.
+        keep_draws: keep the probabilities of each draw too.
+        memory_limit: bytes for the work beside inputs, posterior and result; what does not fit is done in parts. None
+            for 256 MiB on a CPU and an eighth of a device's memory.
+        convert: makes a tensor of some rows of the inputs.
+        known: what was seen of the networks before, which is added to; threads may share it.
+        precision: what the networks' products are computed in: "float32", "tf32" or "bfloat16" (by autocast); None
+            leaves torch's settings as they are. Probabilities and averages are in float32 or wider.
+    """
+
+    lend: Callable[[], AbstractContextManager[Objective]]
+    posterior: Posterior
+    num_draws: int
+    seed: int | None = None
+    keep_draws: bool = False
+    memory_limit: int | None = None
+    convert: Callable[[Any], Tensor] = torch.as_tensor
+    precision: str | None = None
+    known: Known = field(default_factory=Known)
+
+    def __post_init__(self) -> None:
+        _validate.whole_number("num_draws", self.num_draws)
+        if self.memory_limit is not None:
+            _validate.whole_number("memory_limit", self.memory_limit)
+        if self.precision is not None:
+            _validate.one_of("precision", self.precision, PRECISIONS)
+        if self.seed is not None:
+            _validate.whole_number("seed", self.seed, at_least=0)
+            if self.seed >= 2**63:
+                _validate.refuse("seed", "< 2**63", self.seed)
+
+    def __call__(self, x: Any) -> Prediction:
+        """For all records of `x`: records first, anything with a shape and slices, or a list of rows."""
+        with self.lend() as objective:
+            run = self._run(objective, x, None)
+            return run.predict(0, len(run.x))
+
+    def in_parts(self, x: Any, rows: int) -> Iterator[Prediction]:
+        """For `rows` records after another, from the same draws of the weights."""
+        size = _validate.whole_number("rows", rows)
+        with ExitStack() as stack:
+            run = self._run(stack.enter_context(self.lend()), x, size)
+            return run.predict_in_parts(size, stack.pop_all())
+
+    def _run(self, objective: Objective, x: Any, rows: int | None) -> "_Run":
+        x = x.to_numpy() if hasattr(x, "to_numpy") else x
+        x = x if getattr(x, "shape", ()) else self.convert(x)
+        seed = derived_seed(None) if self.seed is None else int(self.seed)
+        ensemble = Ensemble(objective, self.posterior, self.num_draws, seed)
+        return _Run(self, ensemble, x, len(x) if rows is None else min(rows, len(x)))
+
+
+class _Run:
+    """One set of draws on one set of inputs."""
+
+    def __init__(self, asked: Predictor, ensemble: Ensemble, x: Any, at_once: int) -> None:
+        self.asked = asked
+        self.ensemble = ensemble
+        self.x = x
+        self.layout = Layout(rows=1, draws=1, part=1)
+        if at_once > 0:
+            limit = asked.memory_limit or _default_limit(ensemble.device)
+            with self._running(0):
+                record = self._read(0, 1)
+                self.layout = layout(ensemble, record, at_once, limit, _tally_once, asked.known, asked.keep_draws)
+                if asked.memory_limit is not None:
+                    _warn_of_too_little(asked.memory_limit, ensemble, record)
+
+    def predict(self, start: int, end: int) -> Prediction:
+        """For the records from `start` up to `end`."""
+        size = self.layout.part
+        return joined([self._part(first, min(first + size, end)) for first in range(start, max(end, start + 1), size)])
+
+    def predict_in_parts(self, size: int, lent: ExitStack) -> Iterator[Prediction]:
+        """For `size` records after another; then what was lent is given back."""
+        with lent:
+            for start in range(0, len(self.x), size):
+                yield self.predict(start, min(start + size, len(self.x)))
+
+    def _part(self, start: int, end: int) -> Prediction:
+        """The inner loop is over records: drawing weights may cost more than running them."""
+        with self._running(start):
+            blocks = self._read(start, end).split(self.layout.rows)
+            pairs = [(Inputs(rows, self.layout.copies), _Tally(self.asked.keep_draws)) for rows in blocks]
+            for group in self.ensemble.groups(self.layout.draws):
+                for inputs, tally in pairs:
+                    tally.add(group(inputs))
+        return joined([tally.result(self.asked.num_draws) for _, tally in pairs])
+
+    def _read(self, start: int, end: int) -> Tensor:
+        return self.asked.convert(self.x[start:end]).to(self.ensemble.device)
+
+    @contextmanager
+    def _running(self, start: int) -> Iterator[None]:
+        """The model's mode, seeded generators, no gradients, and a clear word on inputs that do not fit."""
+        generators = Generators.seeded(derived_seed(self.ensemble.seed, start))
+        try:
+            with (
+                torch.no_grad(),
+                drawing_from(generators) if self.layout.is_random else nullcontext(),
+                self.ensemble.mode(),
+                computing_in(self.asked.precision, self.ensemble.device),
+            ):
+                yield
+        except (DpbnnError, torch.OutOfMemoryError):
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+            kind = f"shape {list(self.x.shape)} and type {self.x.dtype}"
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise DpbnnError(f"X of {kind} does not fit the model: {reason}") from error
+
+
+class _Tally:
+    """What the draws run so far say about some records: for classes sums, for real outputs every draw.
+
+    The sums are of probabilities and of their terms in the entropy.
+    """
+
+    def __init__(self, keep: bool) -> None:
+        self.keep = keep
+        self.count = 0
+        self.dtype = torch.float32
+        self.sums: list[Tensor] = []
+        self.kept: list[Predicted] = []
+
+    def add(self, predicted: Predicted) -> None:
+        """Some draws more, ``[draws, records, ...]``."""
+        self.count += len(predicted[0])
+        if isinstance(predicted, Probabilities):
+            values = predicted.values
+            self.dtype = values.dtype
+            self.sums = self.sums or [torch.zeros_like(values[0], dtype=torch.float64) for _ in range(2)]
+            for total, each in zip(self.sums, (values, torch.special.entr(values)), strict=True):
+                total.add_(each[0] if len(each) == 1 else each.sum(dim=0, dtype=torch.float64))
+        if self.keep or isinstance(predicted, Moments):
+            self.kept.append(predicted)  # on its device until the end, so that nobody waits for it
+
+    def result(self, requested: int) -> Prediction:
+        """The average."""
+        kept = [torch.cat(values).cpu() for values in zip(*self.kept, strict=True)]
+        if not self.sums:
+            means, variances = kept
+            return RealPrediction(means, variances, requested_draws=requested)
+        probabilities, terms = (total / self.count for total in self.sums)
+        expected_entropy = within_range(terms.sum(dim=-1), terms.shape[-1]).to(self.dtype).cpu()
+        probabilities = probabilities.to(self.dtype).contiguous().cpu()
+        draws = kept[0] if kept else None
+        return ClassPrediction(probabilities, expected_entropy, self.count, requested_draws=requested, draws=draws)
+
+
+def _tally_once(predicted: Predicted) -> None:
+    _Tally(keep=False).add(predicted)
+
+
+def _warn_of_too_little(limit: int, ensemble: Ensemble, record: Tensor) -> None:
+    """Somebody who thinks in megabytes would wait long."""
+    weights = ensemble.weights()
+    with without_fast_path(), PeakMemory((record, *weights.values())) as memory:
+        ensemble.one(weights, record.clone())
+    needed = record.nbytes + sum(values.nbytes for values in weights.values()) + memory.peak
+    if limit < needed:
+        warn(
+            f"memory_limit is in bytes: {limit} hold less than one row of one draw, which takes {needed}. Prediction "
+            f"is very slow so; leave memory_limit out, or raise it (256 MiB are {CPU_LIMIT})."
+        )
+
+
+def _default_limit(device: torch.device) -> int:
+    """Of all of a device's memory, not of what is free: the same seed is to give the same masks again."""
+    if device.type != "cuda":
+        return CPU_LIMIT
+    return int(torch.cuda.get_device_properties(device).total_memory) // DEVICE_SHARE

@@ -1,0 +1,183 @@
+"""What a prediction holds: the average over draws of the weights, and where its uncertainty comes from.
+
+Classification averages *probabilities*, never logits. The entropy of the average splits into the expected entropy
+(noise in the data) and the mutual information (doubt about the weights):
+
+    H(mean_s p_s) = mean_s H(p_s) + mutual information
+
+Regression is a mixture with one Gaussian per draw:
+
+    variance = mean of the draws' variances (aleatoric) + unbiased variance of the draws' means (epistemic)
+
+    >>> agree, disagree = [[0.5, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]]  # two draws each, for one record each
+    >>> draws = torch.tensor([agree, disagree]).transpose(0, 1)
+    >>> ClassPrediction(draws.mean(dim=0), entropy(draws).mean(dim=0), num_draws=2).mutual_information
+    tensor([0.0000, 0.6931])
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dpbnn import _validate
+from dpbnn.seeds import derived_seed
+from dpbnn.types import DpbnnError
+
+__all__ = ["ClassPrediction", "Prediction", "RealPrediction", "entropy", "joined", "within_range"]
+
+
+@dataclass(frozen=True, repr=False)
+class ClassPrediction:
+    """Of classes; ``[records, classes]`` and ``[records]``.
+
+    `requested_draws` is how many draws were asked for: `num_draws` is less where the posterior holds fewer. `draws` has
+    the probabilities of each draw, ``[draws, records, classes]``, where `keep_draws` asked for them.
+    """
+
+    probabilities: Tensor
+    expected_entropy: Tensor
+    num_draws: int
+    requested_draws: int | None = None
+    draws: Tensor | None = None
+
+    def __repr__(self) -> str:
+        records, classes = self.probabilities.shape
+        return f"ClassPrediction({records} records, {classes} classes, {self.num_draws} draws)"
+
+    @property
+    def labels(self) -> Tensor:
+        """The most probable class."""
+        return self.probabilities.argmax(dim=1)
+
+    @property
+    def entropy(self) -> Tensor:
+        """All doubt, in nats: from 0 to the logarithm of the number of classes."""
+        return entropy(self.probabilities)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """The doubt that comes from the weights, in nats; never negative."""
+        return (self.entropy - self.expected_entropy).clamp_min(0.0)
+
+    def sample(self, num_samples: int, seed: int | None = None) -> Tensor:
+        """Labels as they may turn out, ``[num_samples, records]``, each record by itself."""
+        count = _validate.whole_number("num_samples", num_samples)
+        bad = ~self.probabilities.isfinite().all(dim=1)
+        if bad.any():
+            raise DpbnnError(f"Probabilities must be finite, those of record {int(bad.nonzero()[0])} are not.")
+        if len(self.probabilities) == 0:
+            return torch.empty(count, 0, dtype=torch.long)
+        return torch.multinomial(self.probabilities, count, replacement=True, generator=_generator(seed)).T
+
+
+@dataclass(frozen=True, repr=False)
+class RealPrediction:
+    """Of real outputs: a mixture with one Gaussian per draw, ``[draws, records, outputs]``.
+
+    `requested_draws` is how many draws were asked for: there are fewer where the posterior holds fewer.
+    """
+
+    means: Tensor
+    variances: Tensor
+    requested_draws: int | None = None
+
+    def __repr__(self) -> str:
+        draws, records, outputs = self.means.shape
+        return f"RealPrediction({records} records, {outputs} outputs, {draws} draws)"
+
+    @property
+    def num_draws(self) -> int:
+        """How many draws of the weights stand behind it."""
+        return len(self.means)
+
+    @property
+    def mean(self) -> Tensor:
+        """``[records, outputs]``"""
+        return self.means.mean(dim=0, dtype=torch.float64).to(self.means.dtype)
+
+    @property
+    def aleatoric_variance(self) -> Tensor:
+        """Noise in the data: the mean of the draws' variances."""
+        return self.variances.mean(dim=0, dtype=torch.float64).to(self.variances.dtype)
+
+    @property
+    def epistemic_variance(self) -> Tensor:
+        """Doubt about the weights: the unbiased variance of the draws' means; zero for one draw."""
+        if self.num_draws == 1:
+            return torch.zeros_like(self.means[0])
+        return self.means.double().var(dim=0).to(self.means.dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        """Both."""
+        return self.aleatoric_variance + self.epistemic_variance
+
+    def quantile(self, probability: float) -> Tensor:
+        """Where the mixture's distribution function reaches `probability`, by bisection."""
+        level = _validate.fraction("probability", probability)
+        deviations = self.variances.sqrt()
+        reach = -torch.special.ndtri(torch.tensor(min(level, 1 - level), dtype=torch.float64)).to(self.means) + 1
+        low, high = (self.means - reach * deviations).amin(dim=0), (self.means + reach * deviations).amax(dim=0)
+        for _ in range(40):
+            middle = (low + high) / 2
+            below = torch.special.ndtr((middle - self.means) / deviations).mean(dim=0) < level
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return (low + high) / 2
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """The central interval that holds `level` of the probability: (low, high)."""
+        _validate.fraction("level", level)
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def sample(self, num_samples: int, seed: int | None = None) -> Tensor:
+        """Targets as they may turn out, ``[num_samples, records, outputs]``.
+
+        Each sample takes one draw of the weights for all records and outputs, and noise of its own for each of them.
+        """
+        count = _validate.whole_number("num_samples", num_samples)
+        generator = _generator(seed)
+        chosen = torch.randint(self.num_draws, (count,), generator=generator)
+        noise = torch.randn((count, *self.means.shape[1:]), generator=generator, dtype=self.means.dtype)
+        return self.means[chosen] + self.variances[chosen].sqrt() * noise
+
+
+Prediction = ClassPrediction | RealPrediction
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """``-sum_k p_k log p_k`` over the last dimension, within its range whatever was rounded."""
+    nats = torch.special.entr(probabilities).sum(dim=-1, dtype=torch.float64)
+    return within_range(nats, probabilities.shape[-1]).to(probabilities.dtype)
+
+
+def within_range(nats: Tensor, classes: int) -> Tensor:
+    """An entropy is neither negative nor above that of equal probabilities."""
+    return nats.clamp(0.0, math.log(classes))
+
+
+def joined(parts: Sequence[Prediction]) -> Prediction:
+    """Predictions for consecutive records, from the same draws, as one."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, RealPrediction):
+        reals = [part for part in parts if isinstance(part, RealPrediction)]
+        means = torch.cat([part.means for part in reals], dim=1)
+        return replace(first, means=means, variances=torch.cat([part.variances for part in reals], dim=1))
+    classes = [part for part in parts if isinstance(part, ClassPrediction)]
+    kept = [part.draws for part in classes if part.draws is not None]
+    return replace(
+        first,
+        probabilities=torch.cat([part.probabilities for part in classes]),
+        expected_entropy=torch.cat([part.expected_entropy for part in classes]),
+        draws=torch.cat(kept, dim=1) if kept else None,
+    )
+
+
+def _generator(seed: int | None) -> torch.Generator:
+    """Repeatable from a seed, fresh from None."""
+    number = derived_seed(None) if seed is None else _validate.whole_number("seed", seed, at_least=0)
+    return torch.Generator().manual_seed(number)

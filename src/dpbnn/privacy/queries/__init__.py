@@ -1,0 +1,1 @@
+"""Questions to private data apart from gradients, each bought with a permit."""

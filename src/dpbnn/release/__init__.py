@@ -1,0 +1,1 @@
+"""What a run gives away: posterior, guarantee and card."""

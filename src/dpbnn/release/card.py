@@ -1,0 +1,102 @@
+"""The DP card: one page about a release, for whoever has to decide whether it may leave.
+
+The folder of a release has it as ``card.md``. `dpbnn audit FOLDER` attacks what is claimed, keeps what it found there
+as ``audit.json``, and writes the card again with the lower bound beside the claim.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from textwrap import fill
+from typing import Any
+
+from dpbnn import lint as guard
+from dpbnn.privacy.guarantee import PrivacyGuarantee, rounded_up
+from dpbnn.privacy.prose import shown
+
+__all__ = ["CARD", "card"]
+
+CARD = "card.md"
+LINE = 100
+HOW_TO_READ = """\
+The first row is the one to quote. An epsilon up to 1 is a strong promise, up to 3 a fair one, above 10 a
+weak one. The other epsilons answer other questions: what another way of computing gives, what would hold
+if a record were exchanged for another, and what would hold if everybody knew who is in which batch."""
+LEVELS = "A level is the noise multiplier of sums, and of everything else epsilon for one record."
+FEW = 6
+NO_AUDIT = "none yet; `dpbnn audit FOLDER` attacks the claim and adds what it finds"
+
+
+def card(guarantee: PrivacyGuarantee, settings: Mapping[str, Any], audit: Mapping[str, Any] | None = None) -> str:
+    """The page in Markdown; `settings` are the release's, and `audit` is what ``audit.json`` holds."""
+    rows = _rows(guarantee, settings) | {"shown by attacks": NO_AUDIT if audit is None else _bound(audit)}
+    parts = [
+        "# DP card",
+        fill(str(guarantee).partition(" It rests on these assumptions")[0], LINE),
+        "\n".join(["| what | figure |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows.items())]),
+        HOW_TO_READ if guarantee.holds else "",
+        _spent(settings.get("ledger", ())),
+        _listed("Assumptions", guarantee.assumptions),
+        _listed("Findings", list(map(str, guard.noted(settings.get("findings", {}))))),
+        _listed("Notes", settings.get("warnings", ())),
+        *([] if audit is None else [f"## Audit\n\n{fill(audit['in_words'], LINE)}"]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _rows(guarantee: PrivacyGuarantee, settings: Mapping[str, Any]) -> dict[str, str]:
+    plan = guarantee.plan
+    trained = {"method": str(settings.get("method", "not said"))}
+    if "predicts" in settings:
+        trained = {"predicts": f"{settings['predicts']}, from {', '.join(settings['from_columns'])}"} | trained
+    if not guarantee.holds:
+        return {"guarantee": "none"} | trained
+    without_sampling = rounded_up(replace(plan, batch_size=plan.dataset_size).epsilon(adjacency=guarantee.adjacency))
+    is_of_all = without_sampling >= guarantee.epsilon  # or the plan is that of one candidate of a search
+    by_accountant = (f"{name.upper()} {shown(own)}" for name, own in guarantee.epsilon_by_accountant.items())
+    return {
+        "epsilon, delta": f"{shown(guarantee.epsilon)}, {guarantee.delta:g}",
+        "who is protected": guarantee.unit,
+        "adjacency": guarantee.adjacency.replace("_", " "),
+        "epsilon by accountant": ", ".join(by_accountant),
+        "epsilon if replaced by another": shown(guarantee.epsilon_replace_one),
+        **({"epsilon without amplification by sampling": shown(without_sampling)} if is_of_all else {}),
+        "sampling": guarantee.sampling,
+        "mechanism": guarantee.mechanism,
+        "random numbers": guarantee.random_source,
+    } | trained
+
+
+def _spent(ledger: Sequence[Mapping[str, Any]]) -> str:
+    """What was released, for what, and how often; lines that differ by their purpose alone are one."""
+    lines: dict[tuple[Any, ...], list[str]] = {}
+    for entry in ledger:
+        alike = entry["mechanism"], entry["level"], entry["count"], entry["rows_per_person"]
+        lines.setdefault(alike, []).append(entry["purpose"].replace("|", "/"))
+    if not lines:
+        return ""
+    head = ["## Ledger\n", "| for | mechanism | level | times | rows of a person |", "| --- | --- | --- | --- | --- |"]
+    rows = [
+        f"| {_few(purposes)} | {how} | {level:.4g} | {count} | {most} |"
+        for (how, level, count, most), purposes in lines.items()
+    ]
+    return "\n".join([*head, *rows, "", LEVELS])
+
+
+def _few(purposes: Sequence[str]) -> str:
+    rest = len(purposes) - FEW
+    return ", ".join(purposes[:FEW]) + (f" and {rest} more like it, each" if rest > 0 else "")
+
+
+def _bound(audit: Mapping[str, Any]) -> str:
+    share = f"{100 * audit['confidence']:g} %"
+    found = audit["epsilon_at_least"]
+    verdict = "below the claim, as it should be" if found <= audit["claimed_epsilon"] else "above the claim by chance"
+    if audit["alarms"]:
+        verdict = "THE CLAIM IS IN DOUBT"
+    unit = audit.get("unit", "one record")
+    return f"for {unit}, epsilon at least {found:.4g} with {share} confidence: {verdict} ({audit['date']})"
+
+
+def _listed(title: str, texts: Sequence[str]) -> str:
+    lines = [fill(text, LINE, initial_indent="- ", subsequent_indent="  ") for text in texts]
+    return "\n".join([f"## {title}\n", *lines]) if lines else ""

@@ -1,0 +1,134 @@
+"""From a table of numbers between -1 and 1 to a release: what the estimators and the command line share."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpbnn._warn import muted, warn
+from dpbnn.device.generators import Generators, drawing_from
+from dpbnn.lint import Finding
+from dpbnn.methods import BBP, SGD, SGLD, MCDropout, Method
+from dpbnn.models.likelihoods import Categorical, HomoscedasticGaussian, Likelihood
+from dpbnn.models.networks import MLP
+from dpbnn.models.priors import Gaussian
+from dpbnn.prediction.prediction import RealPrediction
+from dpbnn.privacy.ledger import Ledger
+from dpbnn.privacy.purchases import Permit
+from dpbnn.privacy.queries import bounds
+from dpbnn.release.draft import Draft
+from dpbnn.seeds import derived_seed
+from dpbnn.tables.settings import NOISE_LEVEL, Chosen, Facts
+from dpbnn.training.checkpoint import opened
+from dpbnn.training.fit import prepared
+
+__all__ = ["EXPECTED", "in_units", "train"]
+
+EXPECTED = (
+    "A learned noise level under clip norm",
+    r"The \d+ kept samples are worth about",
+    "The plan.s noise implies temperature",
+)
+"""Beginnings of warnings."""
+DRAWS_FOR_RESIDUALS = 20
+WITHIN_ONE_DEVIATION = 0.6827
+"""Of a Gaussian."""
+NOISE_CANDIDATES = [1.02**-k for k in range(350, -1, -1)]
+"""Standard deviations up to 1, which no targets from -1 to 1 exceed, down to a thousandth."""
+RUNS_OF_THE_RATE = 20
+
+
+def train(
+    X: np.ndarray,
+    y: np.ndarray,
+    facts: Facts,
+    chosen: Chosen,
+    ledger: Ledger,
+    *,
+    seed: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    take_over: bool = False,
+    progress: bool = False,
+    findings: Sequence[Finding] = (),
+) -> Draft:
+    """Train the chosen network, and buy the noise level of targets that are numbers.
+
+    Args:
+        X: rows from -1 to 1.
+        y: labels, or numbers from -1 to 1.
+        facts: what is public.
+        chosen: how to train.
+        ledger: opened for the plan and the purchases that were chosen.
+        seed: for the first weights and the method's own draws.
+        checkpoint: a folder from which an interrupted run continues; removing it is left to the caller.
+        take_over: whether to go on with it also where it belongs to a worker on another host.
+        progress: whether to show a bar.
+        findings: of the guard, to be noted in the release.
+
+    What is so with all settings that suit a private table is not said at every fit; it is in the release's settings.
+    """
+    if chosen.caution:
+        warn(chosen.caution)
+    with muted(*EXPECTED), opened(checkpoint, take_over) as folder:
+        network, method = _network(facts, chosen, seed), _method(chosen, facts.rows)
+        run = prepared(network, X, y, method, chosen.plan, _likelihood(facts), seed).inspected(X, y)
+        run = replace(run, findings=(*findings, *run.findings))
+        position = run.trained(ledger, folder, progress=progress)
+        draft = run.draft(position)
+        run.save(position, folder)
+    if NOISE_LEVEL not in chosen.purchases:
+        return draft
+    level = ledger.buy(NOISE_LEVEL, lambda permit: _noise_level(draft, X, y, permit))
+    return replace(draft, likelihood=HomoscedasticGaussian(level))
+
+
+def _likelihood(facts: Facts) -> Likelihood:
+    """For numbers one of unit noise, with which the rate does not depend on how noisy they are."""
+    return HomoscedasticGaussian(1.0) if facts.is_regression else Categorical()
+
+
+def _noise_level(draft: Draft, X: np.ndarray, y: np.ndarray, permit: Permit) -> float:
+    """The noise of the targets around the network: what 68 % of the residuals stay below, bought like a bound."""
+    prediction = draft.predict(X, DRAWS_FOR_RESIDUALS)
+    assert isinstance(prediction, RealPrediction)
+    most = NOISE_CANDIDATES[-1]
+    residuals = np.abs(prediction.mean.numpy()[:, 0] - np.asarray(y)[:, 0])
+    finite = np.nan_to_num(residuals, nan=most, posinf=most)
+    return bounds.quantile(finite, WITHIN_ONE_DEVIATION, permit, NOISE_CANDIDATES)
+
+
+def _method(chosen: Chosen, rows: int) -> Method[Any]:
+    """Samples of `sgld` average its noise out. The others release where they end, and come to rest on the way."""
+    rate, prior = chosen.learning_rate, Gaussian(chosen.prior_scale)
+    if chosen.method == "sgld":
+        return SGLD(rate / rows, prior)
+    falling = _falling(rate, chosen.plan.steps)
+    return {"bbp": BBP, "mc_dropout": MCDropout, "sgd": SGD}[chosen.method](falling, prior)
+
+
+def _falling(rate: float, steps: int) -> list[tuple[float, int]]:
+    """From twice the rate to nothing, with `rate` as the mean."""
+    edges = np.linspace(0, steps, min(steps, RUNS_OF_THE_RATE) + 1).round().astype(int)
+    return [(rate * (2 - (int(a) + int(b)) / steps), int(b - a)) for a, b in pairwise(edges)]
+
+
+def _network(facts: Facts, chosen: Chosen, seed: int | None) -> MLP:
+    """All outputs are zero at first: nothing is believed before anything is seen."""
+    with drawing_from(Generators.seeded(derived_seed(None) if seed is None else seed)):
+        network = MLP(facts.features, chosen.hidden, facts.outputs, chosen.activation, chosen.dropout)
+    last = [layer for layer in network.modules() if isinstance(layer, nn.Linear)][-1]
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.zero_()
+    return network
+
+
+def in_units(prediction: RealPrediction, low: float, high: float) -> RealPrediction:
+    """A prediction of targets that were scaled to -1 to 1, in the unit that they had."""
+    half, middle = (high - low) / 2, (high + low) / 2
+    return replace(prediction, means=prediction.means * half + middle, variances=prediction.variances * half**2)

@@ -1,0 +1,176 @@
+"""`fit_many`: several runs on the same records, all at once where a CUDA device can record them.
+
+    >>> import torch, dpbnn
+    >>> x, y = torch.randn(100, 3), torch.randint(2, (100,))
+    >>> plan = dpbnn.PrivacyPlan(100, 10, 20, clip_norm=1.0, noise_multiplier=2.0, delta=1e-3)
+    >>> setups = [
+    ...     dpbnn.Setup(torch.nn.Linear(3, 2), dpbnn.SGD(learning_rate=rate), plan, dpbnn.Categorical())
+    ...     for rate in (0.1, 0.3)
+    ... ]
+    >>> [release.settings["learning_rate"] for release in dpbnn.fit_many(setups, x, y, progress=False)]
+    [0.1, 0.3]
+
+A small network leaves a large device idle: the steps of all runs are recorded as branches of one CUDA graph, and one
+launch takes a step of each. Every run has its own batches, noise and state, as if it were alone.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpbnn import _validate
+from dpbnn.data.records import ResidentRecords
+from dpbnn.device.execution import Execution
+from dpbnn.methods import Method
+from dpbnn.models.likelihoods import Likelihood
+from dpbnn.privacy.ledger import Ledger
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.release.release import Release
+from dpbnn.training.fit import Position, Run, prepared
+from dpbnn.training.prepare import on_current_device, refuse_several_processes
+from dpbnn.training.progress import tracked
+from dpbnn.training.steps import RecordedSteps, why_not_recorded
+from dpbnn.types import DpbnnError
+
+__all__ = ["Setup", "fit_many"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One run of several.
+
+    Args:
+        model: as in `fit`; several setups may share one, as it is not changed.
+        method: as in `fit`.
+        plan: as in `fit`, for this run alone.
+        likelihood: as in `fit`.
+        seed: as in `fit`; with None, runs draw apart.
+    """
+
+    model: nn.Module
+    method: Method[Any]
+    plan: PrivacyPlan
+    likelihood: Likelihood
+    seed: int | None = None
+
+
+def fit_many(
+    setups: Iterable[Setup],
+    X: Any,
+    y: Any = None,
+    *,
+    device: str | torch.device | None = None,
+    execution: Execution | None = None,
+    progress: bool = True,
+) -> list[Release]:
+    """Train several models on the same records; `device`, `execution` and `progress` are those of `fit`.
+
+    Each release's guarantee is about that release alone. Whoever sees several of them, or one that was chosen by
+    looking at the others, has learned from all: their epsilons and deltas add up.
+
+    Returns:
+        A release for each setup, in their order.
+
+    Raises:
+        DpbnnError: what `fit` would refuse in one of them, which is named by its place, counted from 0: `setups[1]`.
+
+    Guarantees:
+        Each run has batches and noise of its own.
+        The releases are those of single runs, but for rounding.
+        No two runs keep their samples in one folder.
+    """
+    refuse_several_processes()
+    runs: list[Run] = []
+    tried: set[tuple[int, int]] = set()
+    for index, one in enumerate(_listed(setups)):
+        x, targets = (X, y) if not runs else _shared(runs[0], X, y)
+        how = one.method, one.plan, one.likelihood, one.seed, device, execution
+        both = id(one.model), id(one.likelihood)
+        with _named(index):
+            run = prepared(one.model, x, targets, *how, must_try=both not in tried)
+            runs.append(run.inspected(x, targets))
+        tried.add(both)
+    with ExitStack() as reserved:
+        for index, run in enumerate(runs):
+            with _named(index):
+                reserved.enter_context(run.work.method.reserved(is_resumed=False))
+        return _released(runs, progress)
+
+
+def _released(runs: list[Run], progress: bool) -> list[Release]:
+    """Charge all of them at once, or none; and train them."""
+    ledgers = Ledger.open_all([run.work.plan for run in runs])
+    positions = [run.begin(None, ledger) for run, ledger in zip(runs, ledgers, strict=True)]
+    releases: dict[int, Release] = {}
+    for group in _groups(runs, positions):
+        own_runs = [runs[index] for index in group]
+        reached = _train(own_runs, [positions[index] for index in group], progress)
+        for index, run, position in zip(group, own_runs, reached, strict=True):
+            releases[index] = run.release(position, settings={"runs_on_the_same_records": len(runs)})
+    return [releases[index] for index in range(len(runs))]
+
+
+def _listed(setups: object) -> list[Setup]:
+    """All of them, also where they can be gone through only once."""
+    if isinstance(setups, Setup) or not isinstance(setups, Iterable):
+        _validate.refuse("setups", "a list of Setup(...)", setups)
+    listed = list(setups)
+    if not listed:
+        _validate.refuse("setups", "at least one Setup(...)", setups)
+    for index, setup in enumerate(listed):
+        if not isinstance(setup, Setup):
+            _validate.refuse(f"setups[{index}]", "a Setup(...)", setup)
+    return listed
+
+
+@contextmanager
+def _named(index: int) -> Iterator[None]:
+    """Say of which setup an error speaks."""
+    try:
+        yield
+    except DpbnnError as error:
+        raise DpbnnError(f"setups[{index}]: {error}") from error
+
+
+def _shared(first: Run, x: Any, y: Any) -> tuple[Any, Any]:
+    """Records that are on the device already are not copied again."""
+    return (first.work.records, None) if isinstance(first.work.records, ResidentRecords) else (x, y)
+
+
+def _groups(runs: Sequence[Run], positions: Sequence[Position]) -> Iterable[list[int]]:
+    """Runs that can be recorded together; all others alone."""
+    groups: dict[Any, list[int]] = {}
+    for index, (run, position) in enumerate(zip(runs, positions, strict=True)):
+        resident = isinstance(run.work.records, ResidentRecords)
+        alone = not resident or why_not_recorded(run.work, position.state, 0) is not None
+        key = index if alone else (run.work.plan.steps, run.work.device, id(run.work.records))
+        groups.setdefault(key, []).append(index)
+    return groups.values()
+
+
+def _train(runs: list[Run], positions: list[Position], progress: bool) -> list[Position]:
+    device, steps = runs[0].work.device, runs[0].work.plan.steps
+    with on_current_device(device):
+        if len(runs) == 1:
+            return [_last(runs[0], positions[0], progress)]
+        ledgers = [position.ledger for position in positions]
+        states = [position.state for position in positions]
+        together = RecordedSteps([run.work for run in runs], states, 0, ledgers=ledgers)
+        for step in tracked(range(steps), f"training {len(runs)} runs", progress):
+            for ledger in ledgers:
+                ledger.enter(step, step)
+            states = together.all_at_once(step)
+            for ledger in ledgers:
+                ledger.use(step, step)
+    reached = zip(positions, states, strict=True)
+    return [replace(position, state=state, how=together.how, step=steps) for position, state in reached]
+
+
+def _last(run: Run, position: Position, progress: bool) -> Position:
+    reached = deque(tracked(run.steps(position, None), "training", progress, run.work.plan.steps), maxlen=1)
+    return reached[0]

@@ -1,0 +1,89 @@
+"""What `fit` settles before the first step, from settings alone: types, the plan's noise, the device, and advice."""
+
+import copy
+import os
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import distributed, nn
+
+from dpbnn import _validate
+from dpbnn._warn import warn
+from dpbnn.methods import Method
+from dpbnn.models.likelihoods import Likelihood
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.schedule import combined, runs_of
+from dpbnn.types import DpbnnError
+
+__all__ = ["check_types", "on_current_device", "on_device", "raised", "refuse_several_processes", "remarks"]
+
+NOISE_TOLERANCE = 1e-6
+"""Relative: what rounding may take off the plan's noise; epsilon is reported for what is left."""
+
+
+def refuse_several_processes() -> None:
+    """Refuse to spend where torchrun, or a process group, has others do the same: nobody adds their releases up."""
+    started = os.environ.get("WORLD_SIZE", "")
+    size = int(started) if started.isdecimal() else 1
+    if distributed.is_available() and distributed.is_initialized():
+        size = max(size, distributed.get_world_size())
+    if size > 1:
+        raise DpbnnError(
+            f"A fit must run in one process, got a world size of {size}: each process would make a release that is "
+            "charged alone. Run it without torchrun (and without WORLD_SIZE in the environment)."
+        )
+
+
+def check_types(model: object, method: object, plan: object, likelihood: object) -> None:
+    """Refuse what is not what it should be."""
+    if not isinstance(model, nn.Module):
+        _validate.refuse("model", "a torch.nn.Module", model)
+    if not isinstance(plan, PrivacyPlan):
+        _validate.refuse("plan", "a PrivacyPlan", plan)
+    if not isinstance(likelihood, Likelihood):
+        _validate.refuse("likelihood", "a Likelihood such as Categorical()", likelihood)
+    if not isinstance(method, Method):
+        _validate.refuse("method", "a method such as SGD(learning_rate=0.25)", method)
+    if not any(True for _ in model.parameters()):
+        _validate.refuse("model", "a module with parameters", type(model).__name__)
+
+
+def remarks(method: Method[Any], likelihood: Likelihood, plan: PrivacyPlan) -> list[str]:
+    """What the settings alone say, before any budget is spent."""
+    if not plan.is_private:
+        return []
+    least = min(norm for norm, _ in runs_of(plan.clip_norm, plan.steps))
+    found = [*method.remarks(plan), *likelihood.remarks(least)]
+    for text in found:
+        warn(text)
+    return found
+
+
+def raised(plan: PrivacyPlan, method: Method[Any]) -> PrivacyPlan:
+    """The plan with the noise that the method asks for: nothing else may change, and noise may only grow."""
+    asked = method.plan_for(plan)
+    if asked == plan:
+        return plan
+    if replace(asked, noise_multiplier=plan.noise_multiplier) != plan:
+        raise DpbnnError(f"{type(method).__name__}.plan_for must change the plan's noise alone, got {asked}.")
+    left = combined(lambda now, before: now / before, plan.steps, asked.noise_multiplier, plan.noise_multiplier)
+    if any(share < 1 - 2 * NOISE_TOLERANCE for share, _ in runs_of(left, plan.steps)):
+        raise DpbnnError(f"{type(method).__name__}.plan_for must not lower the plan's noise, got {asked}.")
+    return asked
+
+
+def on_device(model: nn.Module, device: str | torch.device | None) -> nn.Module:
+    """The model itself, or a copy of it where it is wanted elsewhere."""
+    try:
+        if device is None or torch.device(device) == next(model.parameters()).device:
+            return model
+        return copy.deepcopy(model).to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise DpbnnError(f"device {str(device)!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def on_current_device(device: torch.device) -> AbstractContextManager[Any]:
+    """For this thread, the CUDA device that kernels and streams go to where nobody names one."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -1,0 +1,61 @@
+"""How good the model is along the way, on data that the user declares public."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from dpbnn.clipping import CheckedModel
+from dpbnn.data.records import InMemoryRecords, as_records
+from dpbnn.posterior import Posterior
+from dpbnn.prediction.ensemble import Known
+from dpbnn.prediction.predict import ClassPrediction, predict
+from dpbnn.types import DpbnnError
+
+__all__ = ["PublicMeasure"]
+
+TIMES = 20
+DRAWS = 10
+
+
+@dataclass
+class PublicMeasure:
+    """Accuracy, or root mean squared error, some twenty times over the run; nothing where there is no public data."""
+
+    checked: CheckedModel
+    x: Tensor | None
+    y: Tensor | None
+    every: int
+    history: list[dict[str, float]] = field(default_factory=list)
+    known: Known = field(default_factory=Known)
+
+    @staticmethod
+    def on(checked: CheckedModel, public_data: tuple[Any, Any] | None, steps: int) -> "PublicMeasure":
+        """Check the public data as the private data is checked."""
+        every = max(1, steps // TIMES)
+        if public_data is None:
+            return PublicMeasure(checked, None, None, every)
+        if not isinstance(public_data, tuple) or len(public_data) != 2:
+            raise DpbnnError(f"public_data must be a pair (X, y), got {type(public_data).__name__}.")
+        own = next(checked.objective.model.parameters())
+        records = as_records(*public_data, own.dtype)
+        if not isinstance(records, InMemoryRecords):
+            raise DpbnnError("public_data must be a pair of tensors or arrays, got a Dataset.")
+        checked.objective.likelihood.check_values(records.y, checked.num_outputs)
+        return PublicMeasure(checked, records.x.to(own.device), records.y.cpu(), every)  # predictions are there
+
+    def after(self, steps_done: int, posterior: Callable[[], Posterior]) -> str:
+        """The last measure as text; a new one if it is time."""
+        if self.x is not None and self.y is not None and (steps_done % self.every == 0):
+            prediction = predict(self.checked.objective, posterior(), self.x, DRAWS, seed=0, known=self.known)
+            if isinstance(prediction, ClassPrediction):
+                value = {"public_accuracy": float((prediction.labels == self.y.reshape(-1)).double().mean())}
+            else:
+                errors = prediction.mean - self.y.reshape(prediction.mean.shape)
+                value = {"public_rmse": float(errors.double().square().mean().sqrt())}
+            self.history.append({"step": steps_done, **value})
+        if not self.history:
+            return ""
+        name, value_now = list(self.history[-1].items())[-1]
+        return f"{name.replace('_', ' ')} {value_now:.3f}"
