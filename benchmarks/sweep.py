@@ -2,7 +2,7 @@
 
     dpbnn bench sweep [--runs 20] [--steps 1500] [--rounds 3]
 
-A sweep over learning rates: each run is a network 784-100-10 on 10,000 made-up records, batch 256.
+A sweep over learning rates: each run is a network 784-100-10 on 10,000 synthetic records, batch 256.
 """
 
 from typing import TYPE_CHECKING

@@ -6,7 +6,7 @@
 Every run is kept in tabular.json and not done again; the table of docs/tables.md is made from it (--page does only
 that). --tune looks for better settings than the defaults with no regard to what it costs: hidden units and the rate
 together, then the clip norm, by the likelihood of rows that are held out of training, over splits that are used for
-nothing else. What it finds is kept in tabular_tuned.json. --million times `dpbnn fit` on a made-up CSV file of
+nothing else. What it finds is kept in tabular_tuned.json. --million times `dpbnn fit` on a synthetic CSV file of
 1,000,000 rows and 20 columns.
 
 Ranges of columns are public constants: from the data sets' descriptions, or for UCI's regressions, which are public,

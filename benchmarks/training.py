@@ -2,9 +2,9 @@
 
     dpbnn bench training [--steps 3515] [--rounds 2]
 
-60,000 made-up images of MNIST's shape, batch 256, clip norm 1.5, all data on the device. The plain loop is not private
-and takes shuffled batches. Opacus draws its own Poisson batches; its loops take 100 steps and are scaled up. What the
-first call takes beyond a later one is set-up and reported apart. On a GPU dpbnn also runs with
+60,000 synthetic images of MNIST's shape, batch 256, clip norm 1.5, all data on the device. The plain loop is not
+private and takes shuffled batches. Opacus draws its own Poisson batches; its loops take 100 steps and are scaled up.
+What the first call takes beyond a later one is set-up and reported apart. On a GPU dpbnn also runs with
 ``Execution(precision="tf32")``: the network's products in TF32, everything else as ever. On a CPU all take 100 steps
 unless told otherwise, and Opacus' loops 20.
 """

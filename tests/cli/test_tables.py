@@ -55,8 +55,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "latin.csv").write_bytes("age,city,bought\n1,Málaga,no\n".encode("latin-1"))
     quoted = 'age,city,bought,note\n1,Rome,no,"hm\n2,Rome,no,5 pipes\n3,Rome,no,5" pipe\n4,Rome,no,\n'
     (tmp_path / "quoted.csv").write_text(quoted)
-    made_up = "age,city,bought,note\n" + '1,Rome,no,a\r9,Oslo,yes,b\r9,Oslo,yes,"c\n' + "2,Rome,no,\n" * 2
-    (tmp_path / "returns.csv").write_bytes(made_up.encode())
+    synthetic = "age,city,bought,note\n" + '1,Rome,no,a\r9,Oslo,yes,b\r9,Oslo,yes,"c\n' + "2,Rome,no,\n" * 2
+    (tmp_path / "returns.csv").write_bytes(synthetic.encode())
     (tmp_path / "headless.csv").write_text("Alice Smith,HIV positive,oncology\nBob Jones,healthy,surgery\n")
     (tmp_path / "few.csv").write_text("age,city,bought\n" + "1,Rome,no\n" * 5)
     (tmp_path / "numbers.toml").write_text(NUMBERS)

@@ -9,8 +9,7 @@ from torch import nn
 
 import dpbnn
 from dpbnn.audit.rounding import that_round_both_ways
-from dpbnn.clipping import check_model, clip_and_sum, fused
-from dpbnn.clipping import summation as adding_up
+from dpbnn.clipping import check_model, clip_and_sum, fused, summation
 from dpbnn.clipping.engines.book_keeping import Recording
 from dpbnn.clipping.forms.deferred import Deferred
 from dpbnn.clipping.forms.joint import Joint
@@ -173,7 +172,7 @@ def test_what_is_finite_stays_and_all_else_is_zero(device):
 
 
 @pytest.mark.parametrize(
-    ("in_float64", "small"), [(True, adding_up.SMALL_PRODUCT), (True, 0), (False, 0)], ids=["one launch", "float64", ""]
+    ("in_float64", "small"), [(True, summation.SMALL_PRODUCT), (True, 0), (False, 0)], ids=["one launch", "float64", ""]
 )
 @pytest.mark.parametrize("clipping", ["flat", pytest.param("automatic", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", [mlp, cnn, transformer])
@@ -181,11 +180,11 @@ def test_sums_are_those_of_torchs_own_operations(
     device, monkeypatch, used_everywhere, make, clipping, in_float64, small
 ):
     """Also with padding and with a record that is no number, which both contribute exactly zero."""
-    monkeypatch.setattr(adding_up, "SMALL_PRODUCT", small)
+    monkeypatch.setattr(summation, "SMALL_PRODUCT", small)
     launched = []
     real = fused.weighted_product
     monkeypatch.setattr(fused, "weighted_product", lambda *given: (launched.append(1), real(*given)))
-    monkeypatch.setattr(adding_up, "is_done_in_float64", lambda inputs: in_float64 and inputs.dtype == torch.float32)
+    monkeypatch.setattr(summation, "is_done_in_float64", lambda inputs: in_float64 and inputs.dtype == torch.float32)
     torch.manual_seed(0)
     model, shape = make()
     model, x = model.to(device), numbers(device, 9, *shape)
@@ -218,14 +217,14 @@ class TiedTable(nn.Module):
         return self.out(self.table(tokens) + self.number(x[:, 1:2]))
 
 
-WAYS = {"one launch": (True, adding_up.SMALL_PRODUCT), "float64": (True, 0), "float32": (False, 0)}
+WAYS = {"one launch": (True, summation.SMALL_PRODUCT), "float64": (True, 0), "float32": (False, 0)}
 
 
 def use(monkeypatch, way):
     in_float64, small = WAYS[way]
     monkeypatch.setattr(fused, "is_used_for", lambda values: values.dtype in (torch.float32, torch.float64))
-    monkeypatch.setattr(adding_up, "SMALL_PRODUCT", small)
-    monkeypatch.setattr(adding_up, "is_done_in_float64", lambda inputs: in_float64 and inputs.dtype == torch.float32)
+    monkeypatch.setattr(summation, "SMALL_PRODUCT", small)
+    monkeypatch.setattr(summation, "is_done_in_float64", lambda inputs: in_float64 and inputs.dtype == torch.float32)
 
 
 @pytest.mark.parametrize("bad", [math.nan, pytest.param(math.inf, marks=pytest.mark.slow)])

@@ -9,8 +9,7 @@ from torch import nn
 
 import dpbnn
 from dpbnn.audit.rounding import that_round_both_ways
-from dpbnn.clipping import clipped_gradient_sum
-from dpbnn.clipping import summation as adding_up
+from dpbnn.clipping import clipped_gradient_sum, summation
 from dpbnn.clipping.forms import deferred
 from dpbnn.clipping.forms.joint import Joint
 from dpbnn.clipping.forms.per_record import LONGEST_FLOAT32_SUM, ROUNDING_SHARE, Dense, Outer, Rows, least_of_terms
@@ -83,7 +82,7 @@ def test_sums_are_as_close_to_the_truth_as_promised(together):
     for name, (form, truth) in forms.items():
         longest = float((factors * lengths[name]).max())
         off = float((form.weighted_sum(factors, None, together).double() - truth).norm())
-        assert off <= (adding_up.SHARE / 2 + 2**-24 * n) * longest, name
+        assert off <= (summation.SHARE / 2 + 2**-24 * n) * longest, name
 
 
 @pytest.mark.parametrize("n", [10, 300])
@@ -115,8 +114,8 @@ def test_the_room_for_rounding_holds_all_shares():
     assert ROUNDING_SHARE < deferred.PRODUCT_SHARE, "products whose norms are taken in float64 need less"
     stored = 2 * LARGEST_PART * 2**-24
     assert own >= 1e-4
-    assert adding_up.SHARE + own + stored <= ROUNDING_ROOM
-    assert 0.75 < adding_up.SHARE / ROUNDING_ROOM < 0.85, "most of it is the sums', as the page says"
+    assert summation.SHARE + own + stored <= ROUNDING_ROOM
+    assert 0.75 < summation.SHARE / ROUNDING_ROOM < 0.85, "most of it is the sums', as the page says"
 
 
 def test_a_record_moves_the_sum_of_very_many_by_at_most_the_clip_norm_however_parts_round():
@@ -127,7 +126,7 @@ def test_a_record_moves_the_sum_of_very_many_by_at_most_the_clip_norm_however_pa
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_terms_that_cancel_are_at_most_so_many_clip_norms(dtype):
-    assert 1 / least_of_terms(dtype) <= adding_up.MOST_CANCELLING
+    assert 1 / least_of_terms(dtype) <= summation.MOST_CANCELLING
 
 
 @pytest.mark.parametrize("together", [1, 4096, 20_000, 262_144, 10**7])
@@ -135,27 +134,27 @@ def test_terms_that_cancel_are_at_most_so_many_clip_norms(dtype):
 @pytest.mark.parametrize("records", [1, 500, 4096])
 def test_terms_of_so_few_records_are_added_up_at_a_time_that_rounding_stays_within_its_share(records, terms, together):
     together = max(records, together)
-    parts = adding_up.slices(records, terms, together)
+    parts = summation.slices(records, terms, together)
     assert [row for part in parts for row in range(records)[part]] == list(range(records))
     largest = max(len(range(records)[part]) for part in parts)
-    ratio = 2 * adding_up.MOST_CANCELLING if terms > 1 else 0
-    assert together * terms * (records + ratio * largest) * 2.0**-53 <= adding_up.SHARE / 2
+    ratio = 2 * summation.MOST_CANCELLING if terms > 1 else 0
+    assert together * terms * (records + ratio * largest) * 2.0**-53 <= summation.SHARE / 2
     if together <= 4096:
         assert len(parts) == 1, "batches of one part are added up at once"
 
 
 def test_what_no_order_could_add_up_well_enough_is_refused():
     with pytest.raises(dpbnn.types.DpbnnError, match=r"with 2,000 positions each; lower the batch size"):
-        adding_up.refuse_inexact(10**7, 4096, 2000)
+        summation.refuse_inexact(10**7, 4096, 2000)
     for records, part in ((10**8, 4096), (4 * 10**6, 1)):
-        adding_up.refuse_inexact(records, part, 1)
+        summation.refuse_inexact(records, part, 1)
     for records, part in ((10**9, 4096), (5 * 10**6, 1)):
         with pytest.raises(dpbnn.types.DpbnnError, match=r"parts; raise micro_batch_size"):
-            adding_up.refuse_inexact(records, part, 1)
+            summation.refuse_inexact(records, part, 1)
 
 
 def test_no_step_is_refused_whatever_its_batch():
-    assert adding_up.slices(3, 2000, 10**9) == [slice(0, 1), slice(1, 2), slice(2, 3)]
+    assert summation.slices(3, 2000, 10**9) == [slice(0, 1), slice(1, 2), slice(2, 3)]
 
 
 def cancelling(records, positions, d=3, p=2):
@@ -179,8 +178,8 @@ def test_sums_are_the_same_for_any_number_of_records_at_a_time(name, monkeypatch
         "joint": (Joint((first, second), (torch.full((2, 3), 0.5), torch.full((2, 3), -2.0))), 4 * 10**8),
     }[name]
     whole = form.weighted_sum(factors, dtype=torch.float64)
-    found, at_a_time = [], adding_up._at_a_time
-    monkeypatch.setattr(adding_up, "_at_a_time", lambda *given: found.append(at_a_time(*given)) or found[-1])
+    found, at_a_time = [], summation._at_a_time
+    monkeypatch.setattr(summation, "_at_a_time", lambda *given: found.append(at_a_time(*given)) or found[-1])
     assert torch.equal(form.weighted_sum(factors, None, together, torch.float64), whole)
     assert 1 < min(found) < 32, "a few at a time"
 

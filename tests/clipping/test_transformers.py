@@ -290,7 +290,7 @@ class SortedByLength(nn.Module):
     "model",
     [
         Packed(lambda x: (x != 0).any(dim=-1)),
-        Packed(lambda x: x.abs().sum(dim=-1) < 1e3),  # the made-up records never show it
+        Packed(lambda x: x.abs().sum(dim=-1) < 1e3),  # the synthetic records never show it
     ],
     ids=["padding", "hidden from the trial"],
 )
@@ -305,7 +305,7 @@ def test_rows_that_values_move_about_are_not_given_to_the_wrong_record(model):
 
 @pytest.mark.parametrize("shape", [(4,), (4, 4)])
 def test_a_model_that_sorts_records_inside_is_not_left_to_book_keeping(shape):
-    """Its layers see records in different orders, which made-up records may not show."""
+    """Its layers see records in different orders, which synthetic records may not show."""
     torch.manual_seed(0)
     x, y = torch.randn(6, *shape), torch.randint(CLASSES, (6,))
     for record, length in enumerate((1, 3, 2, 2, 3, 1)):
@@ -317,7 +317,7 @@ def test_a_model_that_sorts_records_inside_is_not_left_to_book_keeping(shape):
 
 
 class Gated(nn.Module):
-    """Rows of all records of a position together, behind a gate that made-up records do not open."""
+    """Rows of all records of a position together, behind a gate that synthetic records do not open."""
 
     def __init__(self):
         super().__init__()

@@ -13,7 +13,7 @@ from dpbnn.metrics import classification as c
 from dpbnn.types import DpbnnError
 
 
-def made_up(records=2000, classes=4, temperature=1.0):
+def synthetic(records=2000, classes=4, temperature=1.0):
     """Labels drawn from the probabilities of temperature 1; below 1 a prediction is too sure, above not sure enough."""
     logits = torch.randn(records, classes, dtype=torch.float64) * 2
     labels = logits.softmax(1).multinomial(1).flatten()
@@ -25,7 +25,7 @@ def made_up(records=2000, classes=4, temperature=1.0):
 def test_calibration_errors_are_those_of_torchmetrics(num_bins, classes):
     from torchmetrics.functional.classification import multiclass_calibration_error
 
-    probabilities, labels = made_up(classes=classes, temperature=0.5)
+    probabilities, labels = synthetic(classes=classes, temperature=0.5)
     probabilities = 0.99 * probabilities + 0.01 / classes  # theirs gives a confidence of exactly 1 a bin of its own
     for norm, ours in {"l1": c.expected_calibration_error, "max": c.maximum_calibration_error}.items():
         theirs = multiclass_calibration_error(probabilities, labels, classes, n_bins=num_bins, norm=norm)
@@ -35,14 +35,14 @@ def test_calibration_errors_are_those_of_torchmetrics(num_bins, classes):
 def test_accuracy_log_likelihood_and_brier_score_are_those_of_scikit_learn():
     from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 
-    p, y = (values.numpy() for values in made_up())
+    p, y = (values.numpy() for values in synthetic())
     assert c.accuracy(p, y) == pytest.approx(accuracy_score(y, p.argmax(1)))
     assert c.negative_log_likelihood(p, y) == pytest.approx(log_loss(y, p))
     assert c.brier_score(p, y) == pytest.approx(brier_score_loss(y, p, scale_by_half=False))
 
 
 def test_the_adaptive_error_is_that_of_groups_of_equal_count():
-    probabilities, labels = (values.numpy() for values in made_up(records=1003, temperature=0.6))
+    probabilities, labels = (values.numpy() for values in synthetic(records=1003, temperature=0.6))
     confidence, correct = probabilities.max(1), probabilities.argmax(1) == labels
     groups = np.array_split(np.argsort(confidence), 15)
     expected = sum(len(g) / 1003 * abs(confidence[g].mean() - correct[g].mean()) for g in groups)
@@ -77,7 +77,7 @@ def test_bins_are_closed_on_the_right_in_every_type(dtype):
 
 
 def test_the_histogram_splits_the_counts_of_the_curve():
-    probabilities, labels = made_up()
+    probabilities, labels = synthetic()
     curve, histogram = c.reliability_curve(probabilities, labels), c.confidence_histogram(probabilities, labels)
     assert torch.equal(histogram.correct + histogram.wrong, curve.count)
     assert int(histogram.correct.sum()) / 2000 == c.accuracy(probabilities, labels)
@@ -104,14 +104,14 @@ def test_the_expected_error_never_exceeds_the_maximum(records, num_bins):
 
 
 def test_a_calibrated_prediction_passes_and_one_too_sure_or_not_sure_enough_does_not():
-    calibrated = c.reliability_curve(*made_up(20000))
+    calibrated = c.reliability_curve(*synthetic(20000))
     assert calibrated.expected_calibration_error < 0.02
-    sure = c.reliability_curve(*made_up(20000, temperature=0.4))
+    sure = c.reliability_curve(*synthetic(20000, temperature=0.4))
     assert sure.expected_calibration_error > 0.1
     full = sure.count > 200
     assert full.sum() > 5
     assert (sure.accuracy < sure.confidence)[full].all()
-    unsure = c.reliability_curve(*made_up(20000, temperature=2.5))
+    unsure = c.reliability_curve(*synthetic(20000, temperature=2.5))
     assert unsure.expected_calibration_error > 0.1
     assert (unsure.accuracy > unsure.confidence)[unsure.count > 200].all()
 
@@ -126,14 +126,14 @@ def test_certainty_that_is_right_and_certainty_that_is_wrong():
 
 
 def test_all_labels_equal_is_an_ordinary_case():
-    probabilities, _ = made_up(50, classes=3)
+    probabilities, _ = synthetic(50, classes=3)
     labels = torch.zeros(50, dtype=torch.uint8)
     assert c.accuracy(probabilities, labels) == pytest.approx(float((probabilities.argmax(1) == 0).double().mean()))
     assert 0 < c.expected_calibration_error(probabilities, labels) < 1
 
 
 def test_arrays_lists_and_tensors_of_any_type_give_one_result():
-    probabilities, labels = made_up(30)
+    probabilities, labels = synthetic(30)
     read_only = probabilities.numpy().copy()
     read_only.flags.writeable = False
     expected = c.brier_score(probabilities, labels)
@@ -191,7 +191,7 @@ def test_the_number_of_bins_is_a_whole_number_above_zero(figure, num_bins):
 
 
 def test_the_interval_of_a_bins_accuracy_is_that_of_scipy():
-    curve = c.reliability_curve(*made_up(200), num_bins=10)
+    curve = c.reliability_curve(*synthetic(200), num_bins=10)
     low, high = curve.accuracy_interval
     for accuracy, count, *ours in zip(*(v.tolist() for v in (curve.accuracy, curve.count, low, high)), strict=True):
         if count:

@@ -12,7 +12,7 @@ from dpbnn.prediction.predict import RealPrediction
 from dpbnn.types import DpbnnError
 
 
-def made_up(draws=7, records=6, outputs=2):
+def synthetic(draws=7, records=6, outputs=2):
     means = torch.randn(draws, records, outputs, dtype=torch.float64) * 2
     variances = torch.rand(draws, records, outputs, dtype=torch.float64) + 0.05
     return RealPrediction(means, variances), torch.randn(records, outputs, dtype=torch.float64) * 2
@@ -26,7 +26,7 @@ def drawn_from(prediction):
 
 
 def single_gaussian(records=200):
-    prediction, targets = made_up(1, records, 1)
+    prediction, targets = synthetic(1, records, 1)
     return prediction, targets, [v.flatten().numpy() for v in (prediction.mean, prediction.variance.sqrt(), targets)]
 
 
@@ -62,7 +62,7 @@ def test_one_gaussian_is_miscalibrated_as_in_uncertainty_toolbox():
 
 @pytest.mark.parametrize("draws", [1, 2, 7])
 def test_the_crps_is_the_integral_of_its_definition(draws):
-    prediction, targets = made_up(draws)
+    prediction, targets = synthetic(draws)
 
     def by_integration(means, deviations, y):
         def below(x):
@@ -81,7 +81,7 @@ def test_the_crps_is_the_integral_of_its_definition(draws):
 
 
 def test_the_log_likelihood_is_that_of_whole_records_under_the_mixture():
-    prediction, targets = made_up()
+    prediction, targets = synthetic()
     densities = stats.norm.pdf(targets.numpy(), prediction.means.numpy(), prediction.variances.sqrt().numpy())
     assert r.negative_log_likelihood(prediction, targets) == pytest.approx(-np.log(densities.prod(2).mean(0)).mean())
     of_separate_outputs = -np.log(densities.mean(0)).sum(1).mean()
@@ -95,21 +95,21 @@ def test_the_log_likelihood_stays_finite_where_every_density_underflows():
 
 
 def test_the_error_is_that_of_the_mean():
-    prediction, targets = made_up()
+    prediction, targets = synthetic()
     expected = np.sqrt(np.mean((prediction.means.numpy().mean(0) - targets.numpy()) ** 2))
     assert r.rmse(prediction, targets) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("level", [0.05, 0.5, 0.95])
 def test_coverage_and_width_are_those_of_the_intervals(level):
-    prediction, targets = made_up(records=300)
+    prediction, targets = synthetic(records=300)
     low, high = prediction.interval(level)
     assert r.coverage(prediction, targets, level) == float(((low <= targets) & (targets <= high)).double().mean())
     assert r.interval_width(prediction, level) == pytest.approx(float((high - low).mean()), rel=1e-6)
 
 
 def test_the_right_spread_is_covered_and_wrong_ones_are_seen():
-    apart, _ = made_up(draws=5, records=4000)
+    apart, _ = synthetic(draws=5, records=4000)
     prediction = RealPrediction(apart.means / 10, apart.variances)
     targets = drawn_from(prediction)
     assert r.coverage_curve(prediction, targets).calibration_error < 0.02
@@ -123,14 +123,14 @@ def test_the_right_spread_is_covered_and_wrong_ones_are_seen():
 
 
 def test_a_coverage_curve_rises_and_has_its_levels():
-    curve = r.coverage_curve(*made_up(records=50))
+    curve = r.coverage_curve(*synthetic(records=50))
     assert curve.level.tolist() == pytest.approx([0.05 * k for k in range(1, 20)])
     assert curve.coverage.dtype == torch.float64
     assert (curve.coverage.diff() >= 0).all()
 
 
 def test_memory_is_bounded_and_parts_change_nothing(monkeypatch):
-    prediction, targets = made_up(draws=20, records=31)
+    prediction, targets = synthetic(draws=20, records=31)
     figures = (r.crps, r.negative_log_likelihood, r.coverage, lambda p, _: r.interval_width(p))
     whole = [figure(prediction, targets) for figure in figures]
     sizes, exact = [], r._mean_absolute

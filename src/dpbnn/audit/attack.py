@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dpbnn.audit.checks import Check
 from dpbnn.audit.claim import Level, levels_of, repeated
 from dpbnn.clipping import CheckedModel
-from dpbnn.clipping.check.synthetic import made_up_records
+from dpbnn.clipping.check.synthetic import synthetic_records
 from dpbnn.device.execution import Execution
 from dpbnn.methods import SGD, Method
 from dpbnn.models.likelihoods import Likelihood
@@ -28,7 +28,7 @@ from dpbnn.types import Draws, Weights
 __all__ = ["Attack", "Seen", "Target"]
 
 SCALES = (0.0, 0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 1e4)
-"""What made-up inputs are multiplied with: gradients of all sizes follow, tiny ones and huge ones."""
+"""What synthetic inputs are multiplied with: gradients of all sizes follow, tiny ones and huge ones."""
 TRIED_TARGETS = 4
 NO_NUMBERS = (math.nan, math.inf, 1e30)
 MOST_RELEASES, FEWEST_RELEASES, FEWEST_OF_A_LEVEL = 4000, 40, 4
@@ -105,7 +105,7 @@ class Attack:
         """The others, and canaries: far out, near zero and in a single input, with targets likely and unlikely."""
         x, y = self.target.x, self.target.y
         others, far = self.target.others, 2 * len(SCALES)
-        made_x, made_y = made_up_records(self.checked.objective, x, y, others + far, self.checked.num_outputs)
+        made_x, made_y = synthetic_records(self.checked.objective, x, y, others + far, self.checked.num_outputs)
         canaries = _far_out(made_x[others:])
         likely = _likely_targets(self.checked, canaries, y)
         return (made_x[:others], made_y[:others]), (
@@ -254,7 +254,7 @@ class Attack:
 
 
 def _far_out(values: Tensor) -> Tensor:
-    """Made-up inputs or targets at several scales; the second half in a single place of each record."""
+    """Synthetic inputs or targets at several scales; the second half in a single place of each record."""
     if not values.is_floating_point():
         return values
     scaled = values * torch.tensor(SCALES * 2, dtype=values.dtype).reshape(-1, *[1] * (values.dim() - 1))
@@ -265,10 +265,10 @@ def _far_out(values: Tensor) -> Tensor:
 
 
 def _likely_targets(checked: CheckedModel, x: Tensor, y: Tensor) -> Tensor:
-    """Of some made-up targets of each record the one with the least loss: its gradient is small."""
+    """Of some synthetic targets of each record the one with the least loss: its gradient is small."""
     objective = checked.objective
     weights = objective.model_weights() | checked.likelihood_weights
-    drawn = [objective.likelihood.made_up_targets(y, len(x), checked.num_outputs) for _ in range(TRIED_TARGETS)]
+    drawn = [objective.likelihood.synthetic_targets(y, len(x), checked.num_outputs) for _ in range(TRIED_TARGETS)]
     device = next(iter(weights.values())).device
     with torch.no_grad():
         outputs = objective.outputs(weights, x.to(device))

@@ -30,7 +30,7 @@ __all__ = ["cast", "clip_and_sum", "part_size", "per_record_gradients", "shorten
 
 ROUNDING_ROOM = 5e-3
 """Records are clipped to C / (1 + this): rounding of the sum, of its storage in float32 and of the record's own norm
-must not carry a record past C. Most of it is `adding_up.SHARE`, and it may shrink only if that does (docs/clipping.md
+must not carry a record past C. Most of it is `summation.SHARE`, and it may shrink only if that does (docs/clipping.md
 has the figures)."""
 AUTOMATIC_GAMMA = 0.01
 WRITTEN_OUT_NUMBERS = 2**26
@@ -229,7 +229,7 @@ def _joint(name: str, found: list[dict[str, PerRecordGradient]], where: Draws, r
 def _at(checked: CheckedModel, weights: Weights, x: Tensor, y: Tensor) -> dict[str, PerRecordGradient]:
     try:
         return ENGINES[checked.engine](checked.objective, weights, x, y)
-    except NotCovered:  # these records took a path through the model that the made-up ones did not
+    except NotCovered:  # these records took a path through the model that the synthetic ones did not
         return ENGINES["loop"](checked.objective, weights, x, y)
 
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["FIRST", "beside", "hold", "join", "make_room", "side_by_side", "when_there_is_room"]
+__all__ = ["FIRST", "beside", "hold", "join", "side_by_side"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -23,7 +23,6 @@ FIRST, LATER = -1, 0
 _streams: dict[int, list[torch.cuda.Stream]] = {}
 _inside = False
 _held: list[object] = []
-_waiting: list[Callable[[], None]] = []
 
 
 def _is_capturing() -> bool:
@@ -55,28 +54,6 @@ def join(*branches: torch.cuda.Stream | None) -> None:
     for stream in branches:
         if stream is not None:
             torch.cuda.current_stream().wait_stream(stream)
-
-
-@contextmanager
-def when_there_is_room(work: Callable[[], None]) -> Iterator[None]:
-    """Do this work inside of the block: where somebody says that there is room for it, at the latest at its end."""
-    _waiting.append(work)
-    try:
-        yield
-        while _waiting:
-            _waiting.pop()()
-    finally:
-        _waiting.clear()
-
-
-def make_room() -> None:
-    """For a while a device will have little to do: begin what waits for that.
-
-    What waits belongs to the one capture that runs at a time. Threads are told apart by whether their stream is being
-    captured, not by identity: autograd takes part in a capture from a thread of its own.
-    """
-    while _waiting and _is_capturing():
-        _waiting.pop()()
 
 
 def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

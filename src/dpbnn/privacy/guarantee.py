@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from dpbnn._validate import one_of, refuse
-from dpbnn.files import json_values as _json
+from dpbnn.files import json_values
 from dpbnn.privacy.accountants import ADJACENCIES, BOUNDS
 from dpbnn.privacy.ledger import Ledger, SearchCost
 from dpbnn.privacy.plan import PrivacyPlan
@@ -151,7 +151,7 @@ class PrivacyGuarantee:
         for name in _POSSIBLY_INFINITE:
             values[name] = _or_null(values[name])
         values["epsilon_by_accountant"] = {k: _or_null(v) for k, v in self.epsilon_by_accountant.items()}
-        return _json.dump(_JSON_VERSION, {"holds": self.holds, **values})
+        return json_values.dump(_JSON_VERSION, {"holds": self.holds, **values})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -160,7 +160,7 @@ class PrivacyGuarantee:
         The text is not signed: whoever can change it can also change the plan, or take out what voids it.
         """
         names = [field.name for field in fields(cls)]
-        values = _json.load("PrivacyGuarantee", text, {_JSON_VERSION: ["holds", *names]})
+        values = json_values.load("PrivacyGuarantee", text, {_JSON_VERSION: ["holds", *names]})
         holds = values.pop("holds")
         values["plan"] = PrivacyPlan.from_json(json.dumps(values["plan"]))
         for name in _POSSIBLY_INFINITE:
@@ -273,7 +273,7 @@ def _assumptions(plan: PrivacyPlan) -> tuple[str, ...]:
         + ("s" if plan.max_records_per_person > 1 else ""),
         "the initial weights and all settings do not depend on the private data",
         "what checks of the values find before training, such as labels out of range, is for the data holder only",
-        "the model treats each record alone in all circumstances, as it did on made-up ones before training",
+        "the model treats each record alone in all circumstances, as it did on synthetic ones before training",
         "a record's gradient and prediction are rounded alike whichever records share its batch",
         "the machine that trains is trusted, and its random generators, which are not cryptographic, are not predicted",
         "side channels of floating-point arithmetic and of timing are not covered",

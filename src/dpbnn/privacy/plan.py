@@ -16,7 +16,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
 
 from dpbnn._validate import fraction, one_of, positive, refuse, whole_number
-from dpbnn.files import json_values as _json
+from dpbnn.files import json_values
 from dpbnn.privacy.accountants import ADJACENCIES, Accounting, Charge, account
 from dpbnn.privacy.accountants.calibration import Budget, least_noise
 from dpbnn.schedule import Runs, Schedule, as_schedule, check_length, levels, value_at
@@ -193,16 +193,16 @@ class PrivacyPlan:
         """Strict JSON text; the infinite clip norm of a plan without privacy is null."""
         values = asdict(self) | {"clip_norm": self.clip_norm if self.is_private else None}
         if self.pure_epsilons:
-            return _json.dump(_PURE_EPSILONS_SINCE, values)
+            return json_values.dump(_PURE_EPSILONS_SINCE, values)
         del values["pure_epsilons"]
-        return _json.dump(1, values)
+        return json_values.dump(1, values)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The plan that `to_json` wrote; checked as strictly as any other."""
         names = [field.name for field in fields(cls)]
         versions = {1: [name for name in names if name != "pure_epsilons"], _PURE_EPSILONS_SINCE: names}
-        values = _json.load("PrivacyPlan", text, versions)
+        values = json_values.load("PrivacyPlan", text, versions)
         without_privacy = values["clip_norm"] is None
         return cls(**values | ({"clip_norm": math.inf} if without_privacy else {}))
 

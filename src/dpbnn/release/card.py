@@ -9,7 +9,7 @@ from dataclasses import replace
 from textwrap import fill
 from typing import Any
 
-from dpbnn import lint as guard
+from dpbnn import lint
 from dpbnn.privacy.guarantee import PrivacyGuarantee, rounded_up
 from dpbnn.privacy.prose import shown
 
@@ -36,7 +36,7 @@ def card(guarantee: PrivacyGuarantee, settings: Mapping[str, Any], audit: Mappin
         HOW_TO_READ if guarantee.holds else "",
         _spent(settings.get("ledger", ())),
         _listed("Assumptions", guarantee.assumptions),
-        _listed("Findings", list(map(str, guard.noted(settings.get("findings", {}))))),
+        _listed("Findings", list(map(str, lint.noted(settings.get("findings", {}))))),
         _listed("Notes", settings.get("warnings", ())),
         *([] if audit is None else [f"## Audit\n\n{fill(audit['in_words'], LINE)}"]),
     ]

@@ -4,16 +4,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from dpbnn import lint as guard
+from dpbnn import lint
 from dpbnn._warn import warn
 from dpbnn.privacy.plan import PrivacyPlan
 
 __all__ = ["learned_before", "warn_of_searches"]
 
 
-def learned_before(plan: PrivacyPlan) -> list[guard.Finding]:
+def learned_before(plan: PrivacyPlan) -> list[lint.Finding]:
     """What steps of a pipeline before this fit have learned from the rows; warns of it."""
-    found = guard.inspect(guard.Setup(plan, preprocessing=list(_callers("sklearn.pipeline"))))
+    found = lint.inspect(lint.Setup(plan, preprocessing=list(_callers("sklearn.pipeline"))))
     learned = [own for own in found if own.name == "fitted-preprocessing"]
     for own in learned:
         warn(str(own))

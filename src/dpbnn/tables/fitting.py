@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dpbnn import _validate
-from dpbnn import lint as guard
+from dpbnn import _validate, lint
 from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.plan import PrivacyPlan
@@ -151,14 +150,14 @@ def _circumstances(schema: Schema) -> Circumstances:
     return Circumstances("zero_out", (said, counted))
 
 
-def findings_before(order: Order) -> list[guard.Finding]:
+def findings_before(order: Order) -> list[lint.Finding]:
     """What is wrong or risky about an order; of the rows only their number is looked at."""
     facts, _ = _facts(order, _rows_of(order).rows)
     return _findings(order, choose(facts, order.given).plan)
 
 
-def _findings(order: Order, plan: PrivacyPlan) -> list[guard.Finding]:
-    return guard.inspect(guard.Setup(plan, unused=() if order.schema.person else _unused_columns(order)))
+def _findings(order: Order, plan: PrivacyPlan) -> list[lint.Finding]:
+    return lint.inspect(lint.Setup(plan, unused=() if order.schema.person else _unused_columns(order)))
 
 
 def _unused_columns(order: Order) -> list[str]:

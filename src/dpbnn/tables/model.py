@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpbnn import lint as guard
+from dpbnn import lint
 from dpbnn.prediction.prediction import Prediction, RealPrediction
 from dpbnn.release.release import Release, load
 from dpbnn.tables.encoding import Encoding, numbers
@@ -59,7 +59,7 @@ class TableModel:
     def notes(self) -> tuple[str, ...]:
         """What whoever uses the model should know: by the guard, and from training."""
         settings = self.release.settings
-        found = [str(own) for own in guard.noted(settings.get("findings", {})) if own.name not in OF_ALL_CHAINS]
+        found = [str(own) for own in lint.noted(settings.get("findings", {})) if own.name not in OF_ALL_CHAINS]
         said = settings.get("warnings", ())
         others = [text for text in said if not any(re.match(own, text) for own in EXPECTED)]
         return (*found, *others, *([ROUGH_DOUBT] if len(others) < len(said) else []))

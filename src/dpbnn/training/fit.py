@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpbnn import _validate
-from dpbnn import lint as guard
+from dpbnn import _validate, lint
 from dpbnn._warn import warn
 from dpbnn.clipping import check_model
 from dpbnn.data.records import DatasetRecords, InMemoryRecords, as_records, brought_to
@@ -176,15 +175,15 @@ class Run:
 
     work: Work
     advice: tuple[str, ...]
-    findings: tuple[guard.Finding, ...] = ()
+    findings: tuple[lint.Finding, ...] = ()
 
     def inspected(self, x: Any, y: Any, public_data: tuple[Any, Any] | None = None) -> "Run":
         """Let the guard look at all of it: refuse what it must, warn of what is weak, and note the rest."""
         work = self.work
         objective, seed = work.checked.objective, 0 if work.randomness.is_seeded_by_user else None
-        setup = guard.Setup(work.plan, work.checked.model, objective.likelihood, work.method, x, y, public_data)
-        found = guard.inspect(replace(setup, unsafe_seed=seed, unsafe_diagnostics=work.diagnostics.wanted))
-        guard.refuse(found, "evaluation-on-training-data")
+        setup = lint.Setup(work.plan, work.checked.model, objective.likelihood, work.method, x, y, public_data)
+        found = lint.inspect(replace(setup, unsafe_seed=seed, unsafe_diagnostics=work.diagnostics.wanted))
+        lint.refuse(found, "evaluation-on-training-data")
         for weak in (own for own in found if own.severity == "weak"):
             warn(str(weak))
         return replace(self, findings=tuple(found))
@@ -275,7 +274,7 @@ class Run:
             objective.likelihood,
             work.randomness.source,
             tuple(_voided_by(work)),
-            guard.with_findings(report, self.findings),
+            lint.with_findings(report, self.findings),
             () if measure is None else tuple(measure.history),
             tuple(work.diagnostics.entries),
         )

@@ -7,8 +7,7 @@ from torch import nn
 
 import dpbnn
 from dpbnn.audit.rounding import audit_rounding
-from dpbnn.clipping import engines, gradient
-from dpbnn.clipping import summation as adding_up
+from dpbnn.clipping import engines, gradient, summation
 from dpbnn.clipping.check import compatibility, trial
 from dpbnn.clipping.forms.per_record import Dense
 from dpbnn.training.steps import eager, work
@@ -232,12 +231,12 @@ def mixing_not_refused(patch):
 
 
 def sums_in_float32(patch):
-    for module, name in ((gradient, "LARGEST_PART"), (work, "LARGEST_PART"), (adding_up, "LARGEST_PART")):
+    for module, name in ((gradient, "LARGEST_PART"), (work, "LARGEST_PART"), (summation, "LARGEST_PART")):
         patch.setattr(module, name, 2**30)
 
 
 def sums_in_a_row(patch):
-    patch.setattr(adding_up, "SHARE", 1e9)
+    patch.setattr(summation, "SHARE", 1e9)
     sums_in_float32(patch)
 
 

@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 import dpbnn
-from dpbnn.clipping import gradient
-from dpbnn.clipping import summation as adding_up
+from dpbnn.clipping import gradient, summation
 from dpbnn.clipping.forms.joint import Joint
 from dpbnn.clipping.forms.per_record import Dense, Outer
 from dpbnn.privacy.noise import cpu as cpu_noise
@@ -46,7 +45,7 @@ def many_weights():
 
 def many_records():
     """`dpbnn audit`, more than 4096 records."""
-    return attacked(nn.Linear(5, 3), others=adding_up.LARGEST_PART, observations=1_500)
+    return attacked(nn.Linear(5, 3), others=summation.LARGEST_PART, observations=1_500)
 
 
 def of_the_first_level(patch):

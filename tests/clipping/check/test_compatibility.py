@@ -448,7 +448,7 @@ class Centred(nn.Module):
 
 
 class Censored(HomoscedasticGaussian):
-    """Made-up targets are never above 5: the trial would see nothing."""
+    """Synthetic targets are never above 5: the trial would see nothing."""
 
     def negative_log_likelihood(self, outputs, targets, weights):
         losses = super().negative_log_likelihood(outputs, targets, weights)
@@ -463,7 +463,7 @@ class MostlyNan(HomoscedasticGaussian):
 
 @pytest.mark.parametrize("likelihood", [Censored(1.0), MostlyNan(1.0)], ids=["flat", "nan"])
 def test_made_up_targets_that_show_nothing_are_refused(likelihood):
-    with pytest.raises(DpbnnError, match=r"cannot be tried out.*made_up_targets"):
+    with pytest.raises(DpbnnError, match=r"cannot be tried out.*synthetic_targets"):
         check_model(Centred(), likelihood, torch.zeros(4, 3), torch.zeros(4, 1))
 
 

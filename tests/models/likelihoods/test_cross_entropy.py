@@ -24,7 +24,7 @@ def _used_everywhere(monkeypatch):
     monkeypatch.setattr(cross_entropy, "is_used_for", lambda logits, labels: True)
 
 
-def made_up(device, records, classes, dtype=torch.float32):
+def synthetic(device, records, classes, dtype=torch.float32):
     logits = (torch.randn(records, classes, dtype=torch.float64) * 5).to(device, dtype)
     return logits.requires_grad_(), torch.randint(classes, (records,), device=device)
 
@@ -44,14 +44,14 @@ def both(logits, labels):
 )
 @pytest.mark.parametrize(("records", "classes"), [(1, 2), (70, 10), (33, 16), (5, 1000), (600, 3), (0, 4)])
 def test_losses_and_gradients_are_torchs(device, records, classes, dtype, tolerance):
-    ours, truth = both(*made_up(device, records, classes, dtype))
+    ours, truth = both(*synthetic(device, records, classes, dtype))
     for own, other in zip(ours, truth, strict=True):
         assert own.dtype == dtype
         torch.testing.assert_close(own, other, rtol=tolerance, atol=tolerance)
 
 
 def test_labels_may_be_short_and_rows_may_lie_apart(device):
-    logits, labels = made_up(device, 8, 12)
+    logits, labels = synthetic(device, 8, 12)
     rows = logits.detach()[::2, ::3].requires_grad_()
     ours, truth = both(rows, labels[::2].int() % 4)
     for own, other in zip(ours, truth, strict=True):
@@ -60,7 +60,7 @@ def test_labels_may_be_short_and_rows_may_lie_apart(device):
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, 3e38, -3e38])
 def test_what_is_no_number_stays_in_its_record(device, odd):
-    logits, labels = made_up(device, 6, 5)
+    logits, labels = synthetic(device, 6, 5)
     with torch.no_grad():
         logits[2, 1], logits[4, labels[4]] = odd, odd
     (losses, gradients), (expected, of_them) = both(logits, labels)
@@ -70,7 +70,7 @@ def test_what_is_no_number_stays_in_its_record(device, odd):
 
 @pytest.mark.parametrize("label", [-1, 5, -100, 2**40])
 def test_a_label_that_is_no_class_spoils_its_record_alone(device, label):
-    logits, labels = made_up(device, 6, 5)
+    logits, labels = synthetic(device, 6, 5)
     labels[3] = label
     loss = cross_entropy.cross_entropy(logits, labels)
     (gradients,) = torch.autograd.grad(loss.sum(), logits)
@@ -82,7 +82,7 @@ def test_a_label_that_is_no_class_spoils_its_record_alone(device, label):
 
 @pytest.mark.parametrize("lie", [lambda v: v, lambda v: v.T.contiguous().T], ids=["in rows", "in columns"])
 def test_second_derivatives_are_torchs(device, lie):
-    logits, labels = made_up(device, 3, 4, torch.float64)
+    logits, labels = synthetic(device, 3, 4, torch.float64)
 
     def hessian(loss):
         return torch.autograd.functional.hessian(lambda rows: loss(lie(rows), labels).square().sum(), logits)

@@ -45,7 +45,7 @@ class Poisson(Likelihood):
     def predictive(self, outputs, weights):
         return Moments(outputs.exp(), outputs.exp())
 
-    def made_up_targets(self, like, size, num_outputs):
+    def synthetic_targets(self, like, size, num_outputs):
         return torch.randint(0, 9, (size, *like.shape[1:])).to(like)
 
 
@@ -283,22 +283,22 @@ def test_a_noise_level_must_be_positive(bad):
 def test_made_up_targets_are_sensible_differ_and_do_not_come_from_the_data(case):
     likelihood, outputs, targets, *_ = case
     torch.manual_seed(3)
-    made_up = likelihood.made_up_targets(targets, 64, outputs)
+    synthetic = likelihood.synthetic_targets(targets, 64, outputs)
     torch.manual_seed(3)
-    assert torch.equal(made_up, likelihood.made_up_targets(torch.zeros_like(targets)[:0], 64, outputs))
-    assert made_up.shape == (64, *targets.shape[1:])
-    assert made_up.dtype == targets.dtype
-    losses = likelihood.negative_log_likelihood(torch.ones(64, outputs), made_up, likelihood.initial_weights(outputs))
+    assert torch.equal(synthetic, likelihood.synthetic_targets(torch.zeros_like(targets)[:0], 64, outputs))
+    assert synthetic.shape == (64, *targets.shape[1:])
+    assert synthetic.dtype == targets.dtype
+    losses = likelihood.negative_log_likelihood(torch.ones(64, outputs), synthetic, likelihood.initial_weights(outputs))
     assert losses.isfinite().all()
-    assert made_up.unique().numel() > 1
+    assert synthetic.unique().numel() > 1
 
 
 def test_whole_numbers_are_made_up_for_all_classes():
     class Plain(Poisson):
-        made_up_targets = Likelihood.made_up_targets
+        synthetic_targets = Likelihood.synthetic_targets
 
-    assert Plain().made_up_targets(LABELS, 500, 4).unique().tolist() == [0, 1, 2, 3]
-    assert Plain().made_up_targets(LABELS, 500, 1).unique().tolist() == [0, 1]
+    assert Plain().synthetic_targets(LABELS, 500, 4).unique().tolist() == [0, 1, 2, 3]
+    assert Plain().synthetic_targets(LABELS, 500, 1).unique().tolist() == [0, 1]
 
 
 class Mixing(nn.Module):

@@ -19,7 +19,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from dpbnn._warn import warn
 from dpbnn.clipping.check.model_check import Verdict, refuse_mixing_in, try_out
-from dpbnn.clipping.check.synthetic import made_up_records
+from dpbnn.clipping.check.synthetic import synthetic_records
 from dpbnn.clipping.engines.book_keeping import record
 from dpbnn.clipping.engines.layout import Treatment
 from dpbnn.clipping.objective import Objective
@@ -74,7 +74,7 @@ def check_model(
         DpbnnError: the module's name, what is wrong with it and the cure.
 
     Guarantees:
-        A model that mixes records or keeps anything of them, as far as made-up records show, is refused.
+        A model that mixes records or keeps anything of them, as far as synthetic records show, is refused.
         The decision does not depend on the data.
         The model is left as it is, at every moment.
     """
@@ -119,7 +119,7 @@ def _reason_against(module: nn.Module) -> str | None:
     if hasattr(module, "_orig_mod"):
         return "is compiled by torch.compile, which cannot be watched; pass the plain module."
     if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
-        return "has no shape yet; run it once on a made-up input."
+        return "has no shape yet; run it once on a synthetic input."
     if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
         return "mixes records; use GroupNorm (LayerNorm for plain features), or freeze it with eval()."
     if isinstance(module, _InstanceNorm) and module.training and module.track_running_stats:
@@ -150,11 +150,11 @@ def _warn_of_slow_modules(objective: Objective, own: Weights, verdict: Verdict, 
 
 
 def _slow_modules(objective: Objective, own: Weights, num_outputs: int, x: Tensor, y: Tensor) -> dict[str, nn.Module]:
-    """Those whose weights a recording on made-up records loses sight of."""
+    """Those whose weights a recording on synthetic records loses sight of."""
     with drawing_from(Generators.seeded(0)), torch.inference_mode(False):
-        made_up = made_up_records(objective, x, y, 2, num_outputs)
+        synthetic = synthetic_records(objective, x, y, 2, num_outputs)
         weights = objective.model_weights() | own
-        lost = record(objective.treated(Treatment({}, None)), weights, *made_up).strays
+        lost = record(objective.treated(Treatment({}, None)), weights, *synthetic).strays
     found = {}
     for name, (module, names) in objective.owners.items():
         if lost & set(names.values()) and rule_for(module) is None and not _is_attention(module):

@@ -1,4 +1,4 @@
-"""Whether book-keeping is right for a model, found out on made-up records.
+"""Whether book-keeping is right for a model, found out on synthetic records.
 
 Two batch sizes tell which dimension of a layer's tensors follows the records, and the gradient of one record's loss
 which rows of a merged dimension are its own. What was found is then compared with the exact loop over records.

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from dpbnn.clipping.check.compatibility import CheckedModel
-from dpbnn.clipping.check.synthetic import made_up_records
+from dpbnn.clipping.check.synthetic import synthetic_records
 from dpbnn.clipping.gradient import cast, part_size, per_record_gradients
 from dpbnn.clipping.summation import refuse_inexact
 from dpbnn.device.execution import computing_in
@@ -31,6 +31,6 @@ def refuse_inexact_sums(
     where = cast(checked, where)
     part = min(part_size(checked, where, micro_batch_size), largest_batch)
     with drawing_from(Generators.seeded(0)), torch.inference_mode(False), computing_in(precision, x.device):
-        x, y = made_up_records(checked.objective, x, y, part, checked.num_outputs)
+        x, y = synthetic_records(checked.objective, x, y, part, checked.num_outputs)
         gradients = per_record_gradients(checked, where, x, y)
     refuse_inexact(largest_batch, part, max((values.terms for values in gradients.values()), default=1))

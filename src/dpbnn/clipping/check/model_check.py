@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dpbnn._warn import warn
 from dpbnn.clipping.check.coverage import find_treatment
-from dpbnn.clipping.check.synthetic import made_up_records, random_weights
+from dpbnn.clipping.check.synthetic import random_weights, synthetic_records
 from dpbnn.clipping.check.trial import Trial, refuse_impressions
 from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.engines.book_keeping import record
@@ -83,11 +83,11 @@ def refuse_mixing_in(
 
 def _outputs(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> tuple[int, Weights]:
     """How many outputs the model has, and the likelihood's weights for them."""
-    refuse_impressions(objective, weights, made_up_records(objective, x, y, 4, num_outputs=1)[0])
-    made_up_x, made_up_y = made_up_records(objective, x, y, 2, num_outputs=1)
+    refuse_impressions(objective, weights, synthetic_records(objective, x, y, 4, num_outputs=1)[0])
+    synthetic_x, synthetic_y = synthetic_records(objective, x, y, 2, num_outputs=1)
     with torch.no_grad():
-        outputs = _first_run(objective, weights, made_up_x)
-        for name in objective.changed_buffers(weights, made_up_x):
+        outputs = _first_run(objective, weights, synthetic_x)
+        for name in objective.changed_buffers(weights, synthetic_x):
             raise DpbnnError(
                 f"Buffer '{name}' changes while the model runs: state that records leave behind has no noise on it; "
                 "remove it, or freeze its module with eval()."
@@ -98,7 +98,7 @@ def _outputs(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> tu
             f"{list(x.shape[1:])}."
         )
     likelihood = objective.likelihood
-    likelihood.check(outputs, made_up_y)
+    likelihood.check(outputs, synthetic_y)
     own = {name: values.to(x.device) for name, values in likelihood.initial_weights(outputs.shape[-1]).items()}
     predicted = likelihood.predictive(outputs, own)
     if not isinstance(predicted, (Probabilities, Moments)) or any(len(values) != 2 for values in predicted):

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from dpbnn.clipping.objective import Objective
 from dpbnn.types import Weights
 
-__all__ = ["FAR_OUT", "made_up_records", "random_weights", "with_changed_record", "without_padding"]
+__all__ = ["FAR_OUT", "random_weights", "synthetic_records", "with_changed_record", "without_padding"]
 
 FAR_OUT = (30.0, 1e6, 1e30, math.inf, math.nan)
 """What a record is multiplied with to see whether others notice."""
 
 
-def made_up_records(objective: Objective, x: Tensor, y: Tensor, size: int, num_outputs: int) -> tuple[Tensor, Tensor]:
+def synthetic_records(objective: Objective, x: Tensor, y: Tensor, size: int, num_outputs: int) -> tuple[Tensor, Tensor]:
     """Random inputs and targets, the latter as the likelihood makes them up.
 
     Whole numbers among the inputs stay within the model's tables, and end in zeros, as padding does.
@@ -28,7 +28,7 @@ def made_up_records(objective: Objective, x: Tensor, y: Tensor, size: int, num_o
             lengths = _lengths((*shape[:-1], 1), shape[-1], x.device)
             inputs = inputs * (torch.arange(inputs.shape[-1], device=x.device) < lengths)
         inputs = inputs.to(x.dtype)
-    return inputs, objective.likelihood.made_up_targets(y, size, num_outputs)
+    return inputs, objective.likelihood.synthetic_targets(y, size, num_outputs)
 
 
 def without_padding(model: nn.Module, x: Tensor) -> Tensor:

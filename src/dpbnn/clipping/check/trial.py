@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dpbnn.clipping.check.coverage import agrees_with_loop
 from dpbnn.clipping.check.probes import NUM_RECORDS, first_noticed
-from dpbnn.clipping.check.synthetic import FAR_OUT, made_up_records, with_changed_record, without_padding
+from dpbnn.clipping.check.synthetic import FAR_OUT, synthetic_records, with_changed_record, without_padding
 from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.engines.layout import Treatment
 from dpbnn.clipping.forms.joint import is_one_product
@@ -55,7 +55,7 @@ class Trial:
     @staticmethod
     def of(objective: Objective, weights: Weights, x: Tensor, y: Tensor, num_outputs: int) -> "Trial":
         """On records that look like (x, y)."""
-        x, y = made_up_records(objective, x, y, max(SIZES), num_outputs)
+        x, y = synthetic_records(objective, x, y, max(SIZES), num_outputs)
         copies = {name: values.clone() for name, values in weights.items()}  # which a model may write to
         with torch.no_grad(), drawing_from(Generators.seeded(0)) as generators:
             objective.losses(objective.outputs(copies, x), y, copies)
@@ -78,9 +78,9 @@ class Trial:
         seen = torch.cat([self._is_seen(*part) for part in zip(self.x.split(8), self.y.split(8), strict=True)])
         if seen.sum() < len(seen) / 4:  # a network that is sure of everything is right once in a while
             raise DpbnnError(
-                f"The model cannot be tried out: of {len(seen)} made-up records {int(len(seen) - seen.sum())} have a "
+                f"The model cannot be tried out: of {len(seen)} synthetic records {int(len(seen) - seen.sum())} have a "
                 f"loss that is not finite or not of its output; let {type(self.objective.likelihood).__name__}."
-                "made_up_targets draw targets that the likelihood accepts, and scale the model to inputs of size 1."
+                "synthetic_targets draw targets that the likelihood accepts, and scale the model to inputs of size 1."
             )
 
     def _is_seen(self, x: Tensor, y: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from dpbnn.clipping.forms.tied import combined
 from dpbnn.clipping.objective import Objective, wide
 from dpbnn.clipping.rules import PREPARATIONS, Rule, rule_for
 from dpbnn.device.execution import full_precision, without_autocast
-from dpbnn.device.streams import beside, join, make_room
+from dpbnn.device.streams import beside, join
 from dpbnn.types import Weights
 
 __all__ = ["NotCovered", "Recording", "Use", "per_record_gradients", "record"]
@@ -170,7 +170,6 @@ class Recording:
                 make = PREPARATIONS.get(type(use.call.module))
                 if make is not None and use.input is not None and use.layout == FIRST and use.input.numel() < SMALL:
                     use.prepared = make(use.call.module, use.input, use.shape)
-        make_room()
 
     def differentiate(self, loss: Tensor) -> None:
         """One backward pass of the sum, down to the first outputs; what lies between is received on the way."""

@@ -1,8 +1,8 @@
 """Where a layer's tensors hold the records, and what is done with weights that meet them outside of any layer.
 
 Layers mostly see the records first. Attention with the sequence first, layers on merged dimensions and tables that are
-asked for the same positions in every record do not; a trial on made-up records finds out, and compares the result with
-an exact loop.
+asked for the same positions in every record do not; a trial on synthetic records finds out, and compares the result
+with an exact loop.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """Operations that can put rows into an order which the values decide: sorting by length, packing by a mask.
 
-A layer behind them sees records in another order than the layers before. Made-up records may not show it, so that a
+A layer behind them sees records in another order than the layers before. Synthetic records may not show it, so that a
 model with such operations is not left to book-keeping, whose rows belong to records by their place.
 """
 

@@ -16,7 +16,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from dpbnn.clipping import summation as adding_up
+from dpbnn.clipping import summation
 from dpbnn.clipping.forms.per_record import (
     LONGEST_FLOAT32_SUM,
     Dense,
@@ -94,7 +94,7 @@ class Joint:
         if len(self.draws) == 1:
             total = self.draws[0].weighted_sum(factors, None, together, dtype if out is None else out.dtype)
             return placed(torch.stack([total, total * self.multipliers[0]]), out)
-        some = adding_up.slices(len(factors), self.terms, together or len(factors))
+        some = summation.slices(len(factors), self.terms, together or len(factors))
         both = reduce(Tensor.add_, (self._in_float64(own, factors[own]) for own in some))
         return placed(both.to(type_of_sum(self.multipliers[0], out, dtype)), out)
 

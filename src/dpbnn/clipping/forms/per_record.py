@@ -24,8 +24,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dpbnn.clipping import fused
-from dpbnn.clipping import summation as adding_up
+from dpbnn.clipping import fused, summation
 
 __all__ = [
     "LONGEST_FLOAT32_SUM",
@@ -108,7 +107,7 @@ class Dense:
         if fused.is_used_for(self.values):
             return fused.weighted_sum(self.values, factors, out, dtype)
         wanted = type_of_sum(self.values, out, dtype)
-        return placed(adding_up.of_rows(self.values, factors, together or len(factors), wanted), out)
+        return placed(summation.of_rows(self.values, factors, together or len(factors), wanted), out)
 
     def finite(self) -> "Dense":  # noqa: D102
         return self if fused.is_used_for(self.values) else Dense(_finite(self.values))
@@ -183,19 +182,19 @@ class Outer:
         total = (
             out.view(1, p, d) if out is not None and has_place else self.inputs.new_empty(groups, p, d, dtype=added_in)
         )
-        adding_up.of_products(self.inputs, self.output_gradients, factors, together or len(factors), total)
+        summation.of_products(self.inputs, self.output_gradients, factors, together or len(factors), total)
         if out is None:
             return total.to(wanted).view(self.shape)
         return out if has_place else placed(total.view(self.shape), out)
 
     def finite(self) -> "Outer":  # noqa: D102
-        return self if adding_up.is_one_launch(self.inputs, self.output_gradients) else self.cleaned()
+        return self if summation.is_one_launch(self.inputs, self.output_gradients) else self.cleaned()
 
     def cleaned(self) -> "Outer":
         """The same as `finite`, also where this class' own sum would leave the records out by itself."""
         is_skipped = fused.is_used_for(self.output_gradients)
         gradients = self.output_gradients if is_skipped else _finite(self.output_gradients)
-        is_wide = adding_up.is_done_in_float64(self.inputs) and 0 < self.inputs.numel() < FLOAT64_NUMBERS
+        is_wide = summation.is_done_in_float64(self.inputs) and 0 < self.inputs.numel() < FLOAT64_NUMBERS
         inputs = fused.finite(self.inputs) if is_skipped and is_wide else _finite(self.inputs)
         return Outer(inputs, gradients, self.shape)
 
@@ -238,7 +237,7 @@ class Rows:
     def weighted_sum(  # noqa: D102
         self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
     ) -> Tensor:
-        added_in = adding_up.type_for(self.values.dtype, together or len(factors))
+        added_in = summation.type_for(self.values.dtype, together or len(factors))
         return placed(self.total(factors, added_in).to(type_of_sum(self.values, out, dtype)), out)
 
     def total(self, factors: Tensor, dtype: torch.dtype) -> Tensor:
@@ -317,7 +316,7 @@ def row_norms(values: Tensor) -> Tensor:
 @cache
 def _gram_operations_per_number(device: torch.device) -> int:
     """How many multiplications in float64 take the time in which one float32 number is written, and read twice."""
-    return 64 if adding_up.multiplies_fast_in_float64(device) else 1
+    return 64 if summation.multiplies_fast_in_float64(device) else 1
 
 
 def least_of_terms(dtype: torch.dtype) -> float:

@@ -13,7 +13,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from dpbnn.clipping import summation as adding_up
+from dpbnn.clipping import summation
 from dpbnn.clipping.forms.per_record import (
     SMALLEST_NORM,
     Dense,
@@ -64,7 +64,7 @@ class Tied:
         self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
     ) -> Tensor:
         """Both in float64, and rounded once at most: they may cancel within a record."""
-        some = adding_up.slices(len(factors), self.terms, together or len(factors))
+        some = summation.slices(len(factors), self.terms, together or len(factors))
         total = reduce(Tensor.add_, (self._in_float64(own, factors, together or len(factors)) for own in some))
         return placed(total.to(type_of_sum(self.rows.values, out, dtype)), out)
 
@@ -73,7 +73,7 @@ class Tied:
         a, g = self.product.inputs[some], self.product.output_gradients[some]
         own = torch.zeros_like(factors)  # which rows are whose is not asked: a GPU would have to wait for the answer
         own[some] = factors[some]
-        total = adding_up.in_float64(a, g, factors[some], together).view(self.product.shape)
+        total = summation.in_float64(a, g, factors[some], together).view(self.product.shape)
         return total.add_(self.rows.total(own, torch.float64))
 
     def finite(self) -> "Tied":  # noqa: D102

@@ -16,7 +16,7 @@ It may add
 * `initial_weights`, if it has weights to learn. They are clipped and noised jointly with the network's;
 * `check` and `check_values`, which refuse wrong shapes, types and values before training with an error that says what
   to do, and none of the values;
-* `made_up_targets`, if not every number, or every class of the output, is a sensible target: models are tried on them.
+* `synthetic_targets`, if not every number, or every class of the output, is a sensible target for the model check.
 """
 
 from dpbnn.models.likelihoods.bernoulli import Bernoulli

@@ -59,6 +59,6 @@ class Bernoulli(Likelihood):
                 "and HomoscedasticGaussian for a regression target."
             )
 
-    def made_up_targets(self, like: Tensor, size: int, num_outputs: int) -> Tensor:
+    def synthetic_targets(self, like: Tensor, size: int, num_outputs: int) -> Tensor:
         """Zeros and ones."""
         return torch.randint(0, 2, (size, *like.shape[1:]), device=like.device).to(like.dtype)

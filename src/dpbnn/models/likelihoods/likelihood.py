@@ -56,7 +56,7 @@ class Likelihood(ABC):
         """What whoever trains with this clip norm should know before trusting the result."""
         return []
 
-    def made_up_targets(self, like: Tensor, size: int, num_outputs: int) -> Tensor:
+    def synthetic_targets(self, like: Tensor, size: int, num_outputs: int) -> Tensor:
         """`size` random targets of the shape and type of `like`, whose values are not looked at.
 
         A model is tried on them before it sees data. They must be sensible and differ: where the loss is NaN whatever

@@ -23,7 +23,7 @@ from dpbnn.clipping.summation import LARGEST_PART
 from dpbnn.data.read_ahead import read_ahead
 from dpbnn.data.records import ResidentRecords, generators_of_the_process
 from dpbnn.device.flat import in_one_piece, joined
-from dpbnn.device.streams import beside, join, side_by_side, when_there_is_room
+from dpbnn.device.streams import beside, join, side_by_side
 from dpbnn.models.replica import switches_of
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.noise.mechanism import add_noise
@@ -262,24 +262,14 @@ class RecordedSteps:
         side_by_side(move, zip(self._runs, self._states, self._noisy, strict=True))
 
     def _whole(self, step: int) -> None:
-        """A step whose batch is one part; its noise is drawn meanwhile."""
-        branches: list[torch.cuda.Stream | None] = []
+        """A step whose batch is one part; its noise is drawn beside that."""
         is_cuda = self._runs[0].device.type == "cuda"  # whether it is captured or not, it draws the same
-
-        def draw_noise() -> None:
-            with beside() as branch:
-                if is_cuda and all(work.plan.is_private for work in self._runs):
-                    runs = zip(self._runs, self._sums, self._noisy, strict=True)
-                    self._noise.draw_ahead([self._noised(*run) for run in runs])
-            branches.append(branch)
-
-        if len(self._runs) > 1:  # they are branches, which do not branch again
-            draw_noise()
-            self._part(self._sizes.largest, step, is_all=True)
-        else:
-            with when_there_is_room(draw_noise):
-                self._part(self._sizes.largest, step, is_all=True)
-        join(*branches)
+        with beside() as drawing:
+            if is_cuda and all(work.plan.is_private for work in self._runs):
+                runs = zip(self._runs, self._sums, self._noisy, strict=True)
+                self._noise.draw_ahead([self._noised(*run) for run in runs])
+        self._part(self._sizes.largest, step, is_all=True)
+        join(drawing)
         self._add_noise(step)
         self._take(step)
 
