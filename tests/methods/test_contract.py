@@ -54,7 +54,7 @@ def same(first, second):
 def test_every_registered_method_has_a_case():
     assert CASES.keys() == METHODS.keys()
     for name, own in CASES.items():
-        assert all(isinstance(method, METHODS[name]) and isinstance(method, Method) for method in own)
+        assert all(isinstance(method, METHODS[name].load()) and isinstance(method, Method) for method in own)
 
 
 @pytest.mark.parametrize("method", EVERY)

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dpbnn.tables.settings import METHODS, NOISE_LEVEL, Facts, choose
+from dpbnn.methods import METHODS
+from dpbnn.tables.settings import NOISE_LEVEL, Facts, choose
 from dpbnn.types import DpbnnError
 
 SMALL = Facts(rows=300, columns=8, features=8, outputs=2, epsilon=1.0, delta=1e-5)

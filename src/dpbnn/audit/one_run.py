@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dpbnn.audit.bounds import epsilon_of_guesses, probability_of_guesses
 from dpbnn.audit.checks import Check
-from dpbnn.methods import BBP, SGD, SGLD, MCDropout, Method
+from dpbnn.methods import METHODS, Method
 from dpbnn.models.likelihoods import Categorical, Likelihood
 from dpbnn.models.networks import MLP
 from dpbnn.prediction.prediction import ClassPrediction, RealPrediction
@@ -79,14 +79,11 @@ def audit_training(
 
 
 def audit_method(name: str, plan: PrivacyPlan, canaries: int = CANARIES, confidence: float = 0.95) -> OneRunAudit:
-    """The same for one of the four methods, with canaries that are as loud as can be: each has an input of its own."""
+    """The same for one registered method, with canaries that are as loud as can be: each has an input of its own."""
     x, y = LOUDNESS * torch.eye(canaries), torch.randint(2, (canaries,))
-    model = MLP(canaries, (32,) if name == "mc_dropout" else (), 2, "tanh", 0.1 if name == "mc_dropout" else 0.0)
-    method: Method[Any]
-    if name == "sgld":
-        method = SGLD(1.0 / plan.dataset_size)
-    else:
-        method = {"sgd": SGD, "bbp": BBP, "mc_dropout": MCDropout}[name](1.0)
+    entry = METHODS[name]
+    model = MLP(canaries, (32,) if entry.has_dropout else (), 2, "tanh", 0.1 if entry.has_dropout else 0.0)
+    method = entry.make(1.0, plan.dataset_size)
     return audit_training(model, x, y, method=method, plan=plan, likelihood=Categorical(), confidence=confidence)
 
 

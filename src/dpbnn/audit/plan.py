@@ -18,7 +18,7 @@ from dpbnn.audit.one_run import OneRunAudit, audit_method
 from dpbnn.audit.randomness import RandomnessAudit, audit_randomness
 from dpbnn.audit.rounding import RoundingAudit, audit_rounding
 from dpbnn.audit.sampling import SamplingAudit, audit_sampling
-from dpbnn.methods import SGD
+from dpbnn.methods import METHODS, SGD
 from dpbnn.models.likelihoods import Categorical
 from dpbnn.models.networks import MLP
 from dpbnn.plots.style import BLUE, plain
@@ -29,7 +29,6 @@ from dpbnn.training.progress import tracked
 
 __all__ = ["Audit", "audit_plan"]
 
-METHODS = ("sgd", "sgld", "bbp", "mc_dropout")
 OBSERVATIONS, OF_VARIATIONS = {True: 100_000, False: 400_000}, {True: 20_000, False: 50_000}
 CANARIES = {True: 400, False: 2000}
 MEMBERS = 300

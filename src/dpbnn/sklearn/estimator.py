@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpbnn import _validate
 from dpbnn._warn import warn
+from dpbnn.methods import METHODS
 from dpbnn.prediction.prediction import Prediction
 from dpbnn.privacy.budget import ancestor, home, refuse_elsewhere
 from dpbnn.privacy.guarantee import Circumstances
@@ -20,7 +21,7 @@ from dpbnn.privacy.queries.bounds import Bounds, Purchase, purchase
 from dpbnn.privacy.queries.contributions import kept_rows
 from dpbnn.sklearn.callers import learned_before, warn_of_searches
 from dpbnn.sklearn.fitting import Candidate, Rows, Terms, Unfinished, as_bounds, unfinished
-from dpbnn.tables.settings import METHODS, Facts, choose
+from dpbnn.tables.settings import Facts, choose
 from dpbnn.tables.training import train
 from dpbnn.training.prepare import refuse_several_processes
 from dpbnn.types import DpbnnError

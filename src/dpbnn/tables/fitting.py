@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from dpbnn import _validate, lint
+from dpbnn.methods import METHODS
 from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.plan import PrivacyPlan
@@ -34,7 +35,7 @@ from dpbnn.tables.encoding import Encoding, numbers
 from dpbnn.tables.model import TableModel, load_table_model, log_of
 from dpbnn.tables.reading import Table, column_names, read_table, separator_of
 from dpbnn.tables.schema import Number, Schema, as_values
-from dpbnn.tables.settings import METHODS, Chosen, Facts, choose
+from dpbnn.tables.settings import Chosen, Facts, choose
 from dpbnn.tables.training import train
 from dpbnn.training.checkpoint import Claim, locked, sync_files, sync_folder
 from dpbnn.training.prepare import refuse_several_processes
@@ -56,7 +57,7 @@ class Order:
         out: the folder to write.
         epsilon: the budget.
         delta: None takes 1e-5, or with many rows the largest power of ten below a tenth of one over their number.
-        method: of `dpbnn.tables.settings.METHODS`.
+        method: of `dpbnn.methods.METHODS`.
         given: settings that are not to be chosen, by name.
         seed: for the first weights; never for sampling or noise.
         resume: continue an unfinished run.

@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpbnn import _validate
+from dpbnn.methods.registry import METHODS
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.queries.bounds import check_available
 
-__all__ = ["METHODS", "NOISE_LEVEL", "Chosen", "Facts", "choose"]
+__all__ = ["NOISE_LEVEL", "Chosen", "Facts", "choose"]
 
-METHODS = ("sgld", "bbp", "mc_dropout", "sgd")
 FEWEST_STEPS, MOST_STEPS = 100, 6000
 LEAST_NOISE = 3.0
 """The noise multiplier below which sampling no longer hides much."""
@@ -67,7 +67,7 @@ class Facts:
         epsilon: the budget.
         delta: its delta.
         is_regression: whether the target is a number.
-        method: of `METHODS`.
+        method: of `dpbnn.methods.METHODS`.
         max_records_per_person: how many records one person may have.
         purchases: what else is bought, such as bounds, each with its epsilon for one record.
     """
@@ -153,7 +153,7 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Chosen:
         method=method,
         hidden=hidden,
         activation="tanh",
-        dropout=pick("dropout", DROPOUT, "little, as noise regularizes too") if method == "mc_dropout" else 0.0,
+        dropout=pick("dropout", DROPOUT, "little, as noise regularizes too") if METHODS[method].has_dropout else 0.0,
         learning_rate=pick("learning_rate", time / steps, why),
         prior_scale=pick("prior_scale", PRIOR_SCALE, "weak, for columns scaled to -1 to 1"),
         plan=plan,
@@ -182,7 +182,7 @@ def _hidden(facts: Facts, strength: float) -> tuple[tuple[int, ...], str]:
     for enough, widths in HIDDEN:
         if strength >= enough:
             return widths, "enough rows and budget"
-    if facts.method == "mc_dropout":
+    if METHODS[facts.method].has_dropout:
         return (32,), "dropout needs units to drop"
     return (), "so few rows at this budget teach a linear model best"
 

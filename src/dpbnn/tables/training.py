@@ -13,7 +13,7 @@ from torch import nn
 from dpbnn._warn import muted, warn
 from dpbnn.device.generators import Generators, drawing_from
 from dpbnn.lint import Finding
-from dpbnn.methods import BBP, SGD, SGLD, MCDropout, Method
+from dpbnn.methods import METHODS, Method
 from dpbnn.models.likelihoods import Categorical, HomoscedasticGaussian, Likelihood
 from dpbnn.models.networks import MLP
 from dpbnn.models.priors import Gaussian
@@ -103,12 +103,10 @@ def _noise_level(draft: Draft, X: np.ndarray, y: np.ndarray, permit: Permit) -> 
 
 
 def _method(chosen: Chosen, rows: int) -> Method[Any]:
-    """Samples of `sgld` average its noise out. The others release where they end, and come to rest on the way."""
-    rate, prior = chosen.learning_rate, Gaussian(chosen.prior_scale)
-    if chosen.method == "sgld":
-        return SGLD(rate / rows, prior)
-    falling = _falling(rate, chosen.plan.steps)
-    return {"bbp": BBP, "mc_dropout": MCDropout, "sgd": SGD}[chosen.method](falling, prior)
+    """Samplers average their noise out. The others release where they end, and come to rest on the way."""
+    entry, rate = METHODS[chosen.method], chosen.learning_rate
+    falling = rate if entry.is_sampler else _falling(rate, chosen.plan.steps)
+    return entry.make(falling, rows, prior=Gaussian(chosen.prior_scale))
 
 
 def _falling(rate: float, steps: int) -> list[tuple[float, int]]:

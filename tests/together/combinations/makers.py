@@ -17,9 +17,8 @@ from dpbnn.methods import METHODS, KeepSamples, KeepSummary, Method
 from dpbnn.models import priors
 from dpbnn.models.likelihoods import LIKELIHOODS, Likelihood
 from dpbnn.schedule import runs_of
-from dpbnn.tables import settings as choosing
 
-HERE = "tests/combinations/makers.py"
+HERE = "tests/together/combinations/makers.py"
 
 
 class UnknownError(Exception):
@@ -59,7 +58,9 @@ def method_forms() -> dict[str, str]:
 
 def methods_that_take(argument: str) -> list[str]:
     """The forms of the methods that have this argument."""
-    return [form for form, name in method_forms().items() if argument in inspect.signature(METHODS[name]).parameters]
+    return [
+        form for form, name in method_forms().items() if argument in inspect.signature(METHODS[name].load()).parameters
+    ]
 
 
 def methods_that_need_dropout() -> list[str]:
@@ -70,12 +71,12 @@ def methods_that_need_dropout() -> list[str]:
 def methods_for_tables() -> list[str]:
     """The first form of each method that the estimators and the command line have."""
     first = {name: form for form, name in reversed(method_forms().items())}
-    return [form for name, form in first.items() if name in choosing.METHODS]
+    return [form for name, form in first.items() if name in METHODS]
 
 
 def _refuses(name: str, model: nn.Module) -> bool:
     try:
-        METHODS[name](learning_rate=0.1).model_for(model)
+        METHODS[name].load()(learning_rate=0.1).model_for(model)
     except dpbnn.DpbnnError:
         return True
     except TypeError:  # `make_method` says it
@@ -86,14 +87,14 @@ def _refuses(name: str, model: nn.Module) -> bool:
 def make_method(form: str, optimizer: str, keep: str, prior: str, plan: dpbnn.PrivacyPlan) -> Method[Any]:
     """The method of a cell."""
     name = method_forms()[form]
-    known = inspect.signature(METHODS[name]).parameters
+    known = inspect.signature(METHODS[name].load()).parameters
     given: dict[str, Any] = {"learning_rate": RATES.get(name, 0.05)} | dict(FORMS.get(name, {form: {}})[form])
     given = {key: value(plan) if inspect.isfunction(value) else value for key, value in given.items()}
     given |= {key: value for key, value in OPTIMIZERS[optimizer].items() if key in known}
     given |= {"prior": make_prior(prior)} if "prior" in known else {}
     given |= {"keep_as": KEEPING[keep]} if "keep_as" in known else {}
     try:
-        return METHODS[name](**given)
+        return METHODS[name].load()(**given)
     except TypeError as error:
         raise UnknownError(
             f"METHODS has {name!r}, which cannot be made with {sorted(given)} ({error}); add its arguments to FORMS "

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 import dpbnn
-from dpbnn.methods import METHODS
+from dpbnn.methods import METHODS, MethodEntry
 from dpbnn.models.likelihoods import LIKELIHOODS
 from tests.together.combinations.checking import broken_in, check
 from tests.together.combinations.covering import cover, targets
@@ -48,7 +48,7 @@ def cells_with(factor, value):
 
 def test_a_registered_method_adds_cells_by_itself(monkeypatch, tmp_path):
     assert not any(cell["method"] == "halving" for cell in fast_cells())
-    monkeypatch.setitem(METHODS, "halving", Halving)
+    monkeypatch.setitem(METHODS, "halving", MethodEntry(f"{__name__}:Halving"))
     cells = cells_with("method", "halving")
     assert {cell["network"] for cell in cells} == set(factors()["network"])
     check(cells[0], tmp_path)
@@ -56,11 +56,11 @@ def test_a_registered_method_adds_cells_by_itself(monkeypatch, tmp_path):
 
 
 def test_a_registered_method_that_cannot_be_made_says_what_to_add(monkeypatch, tmp_path):
-    monkeypatch.setitem(METHODS, "demanding", Demanding)
+    monkeypatch.setitem(METHODS, "demanding", MethodEntry(f"{__name__}:Demanding"))
     cells = cells_with("method", "demanding")
     (found,) = broken_in(cells[0], tmp_path)
     assert "METHODS has 'demanding', which cannot be made with" in found
-    assert "add its arguments to FORMS in tests/combinations/makers.py" in found
+    assert "add its arguments to FORMS in tests/together/combinations/makers.py" in found
     monkeypatch.setitem(FORMS, "demanding", {"demanding": {"something": 1}})
     (tmp_path / "with").mkdir()
     check(cells[0], tmp_path / "with")
@@ -72,7 +72,7 @@ def test_a_registered_likelihood_adds_cells_that_say_what_to_add(monkeypatch, tm
     (cell,) = cover(own, [(own.numbers["likelihood", "Poisson"],)])
     (found,) = broken_in(cell, tmp_path / "without")
     assert "LIKELIHOODS has 'Poisson', and nobody knows what its targets look like" in found
-    assert "add them to TARGETS in tests/combinations/makers.py" in found
+    assert "add them to TARGETS in tests/together/combinations/makers.py" in found
     monkeypatch.setitem(TARGETS, "Poisson", TARGETS["Categorical"])
     (tmp_path / "with").mkdir()
     check(cell, tmp_path / "with")
@@ -85,7 +85,7 @@ def test_a_further_prior_adds_cells_that_say_what_to_add(monkeypatch, tmp_path):
     (cell,) = cover(own, [(own.numbers["prior", "Wide"],)])
     (found,) = broken_in(cell, tmp_path)
     assert "dpbnn.models.priors has 'Wide'" in found
-    assert "add it to PRIORS in tests/combinations/makers.py" in found
+    assert "add it to PRIORS in tests/together/combinations/makers.py" in found
 
 
 def test_all_that_is_registered_is_among_the_cells_and_can_be_made():
