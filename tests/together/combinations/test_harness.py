@@ -179,7 +179,7 @@ BUGS = {
     "coarse products left on": (around(training.Run, "release", coarse_products_left_on), {}, LEFT),
     "nothing is restored": (
         around(dpbnn.SGD, "restored", lambda _, own, state, saved: state),
-        RESUMED,
+        RESUMED | {"method": "sgd"},
         "a resumed run",
     ),
     "noise for the journal alone": (
