@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> int:
         print(f"{name}: interrupted; {written}", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        from dpbnn.types import DpbnnError
+        from dpbnn.errors import DpbnnError
 
         if not isinstance(error, DpbnnError):
             raise

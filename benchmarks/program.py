@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 import dpbnn
-from dpbnn.types import DpbnnError
+from dpbnn.errors import DpbnnError
 from measure import Build, code_state, device, machine, peak_megabytes, print_peak
 
 if TYPE_CHECKING:

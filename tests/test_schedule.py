@@ -2,8 +2,8 @@
 
 import pytest
 
+from dpbnn.errors import DpbnnError
 from dpbnn.schedule import as_schedule, check_length, combined, levels, value_at
-from dpbnn.types import DpbnnError
 
 RUNS = ((0.5, 3), (0.1, 2), (0.5, 1))
 

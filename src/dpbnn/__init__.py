@@ -9,8 +9,10 @@ prediction.probabilities, prediction.mutual_information
 """
 
 from dpbnn import methods, metrics, plots, posterior
+from dpbnn._version import __version__ as __version__
 from dpbnn.clipping import check_model, clipped_gradient_sum
 from dpbnn.device.execution import Execution
+from dpbnn.errors import DpbnnError, DpbnnWarning
 from dpbnn.methods import BBP, SGD, SGLD, KeepSamples, KeepSummary, MCDropout
 from dpbnn.models import networks
 from dpbnn.models.dropout import with_dropout
@@ -22,9 +24,6 @@ from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.release.release import Release, load
 from dpbnn.training.fit import fit
 from dpbnn.training.many import Setup, fit_many
-from dpbnn.types import DpbnnError, DpbnnWarning
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BBP",

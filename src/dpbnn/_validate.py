@@ -7,7 +7,7 @@ Each function returns the checked value, so that a check reads as an assignment:
     >>> positive("clip_norm", -1.0)
     Traceback (most recent call last):
     ...
-    dpbnn.types.DpbnnError: clip_norm must be > 0, got -1.0.
+    dpbnn.errors.DpbnnError: clip_norm must be > 0, got -1.0.
 """
 
 import math
@@ -15,7 +15,7 @@ import numbers
 from collections.abc import Iterable
 from typing import NoReturn
 
-from dpbnn.types import DpbnnError
+from dpbnn.errors import DpbnnError
 
 __all__ = ["finite", "fraction", "non_negative", "one_of", "positive", "refuse", "whole_number"]
 

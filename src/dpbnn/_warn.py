@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from dpbnn.types import DpbnnWarning
+from dpbnn.errors import DpbnnWarning
 
 __all__ = ["muted", "warn"]
 

@@ -14,18 +14,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-__all__ = ["ClippedSum", "DpbnnError", "DpbnnWarning", "Draws", "NoisySum", "Weights"]
+__all__ = ["ClippedSum", "Draws", "NoisySum", "Weights"]
 
 Weights = dict[str, Tensor]
 """Network weights, or gradients in them, by their name in ``model.named_parameters()``."""
-
-
-class DpbnnError(ValueError):
-    """An input that cannot be accepted: the message says what was expected, what came and what to do."""
-
-
-class DpbnnWarning(UserWarning):
-    """Something legal that the user should know before trusting a result."""
 
 
 @dataclass(frozen=True)

@@ -144,12 +144,12 @@ def test_terms_of_so_few_records_are_added_up_at_a_time_that_rounding_stays_with
 
 
 def test_what_no_order_could_add_up_well_enough_is_refused():
-    with pytest.raises(dpbnn.types.DpbnnError, match=r"with 2,000 positions each; lower the batch size"):
+    with pytest.raises(dpbnn.errors.DpbnnError, match=r"with 2,000 positions each; lower the batch size"):
         summation.refuse_inexact(10**7, 4096, 2000)
     for records, part in ((10**8, 4096), (4 * 10**6, 1)):
         summation.refuse_inexact(records, part, 1)
     for records, part in ((10**9, 4096), (5 * 10**6, 1)):
-        with pytest.raises(dpbnn.types.DpbnnError, match=r"parts; raise micro_batch_size"):
+        with pytest.raises(dpbnn.errors.DpbnnError, match=r"parts; raise micro_batch_size"):
             summation.refuse_inexact(records, part, 1)
 
 
@@ -186,5 +186,5 @@ def test_sums_are_the_same_for_any_number_of_records_at_a_time(name, monkeypatch
 
 @pytest.mark.parametrize("clip_norm", [1e-45, 1e-13, 1e16, 1e39])
 def test_a_clip_norm_that_cannot_be_computed_with_is_refused(clip_norm):
-    with pytest.raises(dpbnn.types.DpbnnError, match="clip_norm"):
+    with pytest.raises(dpbnn.errors.DpbnnError, match="clip_norm"):
         clipped_gradient_sum(nn.Linear(2, 2), dpbnn.Categorical(), torch.randn(2, 2), torch.tensor([0, 1]), clip_norm)

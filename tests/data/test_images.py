@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from dpbnn.data import images, load_images
-from dpbnn.types import DpbnnError
+from dpbnn.errors import DpbnnError
 
 COUNTS = {images.TRAIN_IMAGES: 5, images.TRAIN_LABELS: 5, images.TEST_IMAGES: 3, images.TEST_LABELS: 3}
 

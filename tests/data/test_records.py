@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 import dpbnn
 from dpbnn.data.records import as_records, generators_of_the_process
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy.noise.randomness import Randomness
 from dpbnn.privacy.noise.sampling import PoissonSampler
-from dpbnn.types import DpbnnError
 
 X, Y = torch.randn(50, 3), torch.randint(4, (50,))
 

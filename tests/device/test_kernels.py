@@ -3,7 +3,7 @@
 import pytest
 
 from dpbnn.device import kernels
-from dpbnn.types import DpbnnWarning
+from dpbnn.errors import DpbnnWarning
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from dpbnn.data import load_images
+from dpbnn.errors import DpbnnError
 from dpbnn.experiments import FULL, ITEMS, QUICK, tuning
 from dpbnn.experiments.page import FOLDER, page
 from dpbnn.experiments.recipes import Recipe, best
 from dpbnn.experiments.reproducing import reproduce
 from dpbnn.experiments.settings import METHODS, NETWORKS, paper
-from dpbnn.types import DpbnnError
 
 pytestmark = pytest.mark.xdist_group("reproduce")  # one worker, which runs everything once
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from dpbnn.errors import DpbnnError
 from dpbnn.metrics import classification as c
-from dpbnn.types import DpbnnError
 
 
 def synthetic(records=2000, classes=4, temperature=1.0):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from dpbnn import metrics
+from dpbnn.errors import DpbnnError
 from dpbnn.prediction.predict import ClassPrediction, RealPrediction
-from dpbnn.types import DpbnnError
 
 
 def class_prediction(records=40):

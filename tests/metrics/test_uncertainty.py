@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from dpbnn.errors import DpbnnError
 from dpbnn.metrics.uncertainty import mean_uncertainty, out_of_distribution_auroc, rejection_curve
 from dpbnn.prediction.predict import ClassPrediction, RealPrediction
-from dpbnn.types import DpbnnError
 
 
 def test_the_auroc_is_that_of_torchmetrics():

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrize
 
+from dpbnn.errors import DpbnnError
 from dpbnn.models.dropout import ACTIVATIONS, dropout_layers, masks_on, with_dropout
 from dpbnn.models.networks import CNN, MLP, rebuild
-from dpbnn.types import DpbnnError
 
 
 def names(model):

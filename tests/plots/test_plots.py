@@ -10,8 +10,8 @@ import torch
 
 import dpbnn
 from dpbnn import metrics, plots
+from dpbnn.errors import DpbnnError
 from dpbnn.prediction.predict import ClassPrediction, RealPrediction
-from dpbnn.types import DpbnnError
 
 
 def classes(records=400, scale=3.0, num_classes=5):

@@ -12,11 +12,11 @@ from torch import nn
 
 import dpbnn
 from dpbnn.clipping.objective import Objective
+from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Categorical, HomoscedasticGaussian
 from dpbnn.models.networks import CNN, MLP
 from dpbnn.prediction.ensemble import FEWEST_TOGETHER, Ensemble, Known, PeakMemory, layout
 from dpbnn.prediction.predict import Predictor, predict
-from dpbnn.types import DpbnnError
 
 
 class Draws:

@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy import stats
 
+from dpbnn.errors import DpbnnError
 from dpbnn.prediction.predict import ClassPrediction, RealPrediction
 from dpbnn.prediction.prediction import entropy, joined
-from dpbnn.types import DpbnnError
 
 
 def test_entropy_splits_into_expected_entropy_and_mutual_information():

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.types import DpbnnError
 
 PLAN = PrivacyPlan(dataset_size=60_000, batch_size=256, steps=3515, clip_norm=1.5, noise_multiplier=1.3, delta=1e-5)
 WEAK = PrivacyPlan(

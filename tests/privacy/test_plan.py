@@ -14,8 +14,8 @@ from dp_accounting import UnsupportedEventError
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from dp_accounting.pld import PLDAccountant
 
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.types import DpbnnError
 
 PAPER = {
     "dataset_size": 60_000,

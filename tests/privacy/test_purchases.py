@@ -6,10 +6,10 @@ import stat
 
 import pytest
 
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.purchases import Bought, Entry, LedgerError, Permit, PurchaseFile, Purchases
 from dpbnn.privacy.queries import bounds, selection
-from dpbnn.types import DpbnnError
 
 PLAN = PrivacyPlan(1000, 100, 5, clip_norm=1.0, noise_multiplier=5.0, delta=1e-5, pure_epsilons=(0.1, 0.2))
 PROMISED = {"a bound": 0.1, "a level": 0.2}

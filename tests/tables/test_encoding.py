@@ -8,8 +8,8 @@ pytest.importorskip("pyarrow")
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 
+from dpbnn.errors import DpbnnError
 from dpbnn.tables import Category, Encoding, Number, Schema, read_table
-from dpbnn.types import DpbnnError
 
 SCHEMA = Schema(
     {

@@ -4,9 +4,9 @@ import tomllib
 
 import pytest
 
+from dpbnn.errors import DpbnnError
 from dpbnn.tables.reading import column_names
 from dpbnn.tables.schema import Category, Number, as_values, parse_schema, read_schema, template
-from dpbnn.types import DpbnnError
 
 GOOD = """
 target = "income"

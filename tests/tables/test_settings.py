@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from dpbnn.errors import DpbnnError
 from dpbnn.methods import METHODS
 from dpbnn.tables.settings import NOISE_LEVEL, Facts, choose
-from dpbnn.types import DpbnnError
 
 SMALL = Facts(rows=300, columns=8, features=8, outputs=2, epsilon=1.0, delta=1e-5)
 ADULT = Facts(rows=32_561, columns=14, features=110, outputs=2, epsilon=1.0, delta=1e-5)

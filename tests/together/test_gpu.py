@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore:.*vmap:UserWarning", "ignore:.*performance drop:UserWarning"),
-    pytest.mark.filterwarnings("ignore:Neither book-keeping:dpbnn.types.DpbnnWarning"),
+    pytest.mark.filterwarnings("ignore:Neither book-keeping:dpbnn.errors.DpbnnWarning"),
     pytest.mark.filterwarnings("ignore:The .* kept samples"),
 ]
 CUDA = "cuda"

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from dpbnn.audit.plan import Audit
+from dpbnn.errors import DpbnnError
 from dpbnn.release.card import CARD, card
 from dpbnn.release.release import guarantee_of, settings_of
-from dpbnn.types import DpbnnError
 
 __all__ = ["AUDIT", "keep_with_release"]
 
@@ -19,7 +19,7 @@ AUDIT = "audit.json"
 
 def keep_with_release(audit: Audit, path: str | os.PathLike[str]) -> None:
     """Write ``audit.json`` into the folder of a release, and its card again."""
-    from dpbnn import __version__
+    from dpbnn._version import __version__
 
     folder = Path(path)
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpbnn.errors import DpbnnError
 from dpbnn.methods import BBP
 from dpbnn.models.likelihoods import Categorical
 from dpbnn.models.networks import MLP
@@ -17,7 +18,6 @@ from dpbnn.prediction.predict import ClassPrediction
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.release.release import Release
 from dpbnn.training.fit import fit
-from dpbnn.types import DpbnnError
 
 __all__ = ["as_text", "run_demo"]
 

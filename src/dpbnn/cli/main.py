@@ -32,7 +32,7 @@ def _options(
     context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
 ) -> None:
     if version:
-        from dpbnn import __version__
+        from dpbnn._version import __version__
 
         typer.echo(f"dpbnn {__version__}")
     elif context.invoked_subcommand is None:
@@ -62,7 +62,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def _one_line(error: Exception) -> str:
     """The message of an error that is the user's; any other is a bug and is raised again."""
-    from dpbnn.types import DpbnnError
+    from dpbnn.errors import DpbnnError
 
     if isinstance(error, DpbnnError):
         return " ".join(str(error).split())
@@ -127,9 +127,9 @@ def audit(
 
     from dpbnn import _validate
     from dpbnn.audit import audit_plan, keep_with_release
+    from dpbnn.errors import DpbnnError
     from dpbnn.privacy.plan import PrivacyPlan
     from dpbnn.release.release import guarantee_of
-    from dpbnn.types import DpbnnError
 
     level = _validate.fraction("--confidence", confidence)
     if plot and (Path(plot).exists() or not Path(plot).parent.is_dir() or Path(plot).suffix not in PICTURES):
@@ -168,9 +168,9 @@ def check(
     from dataclasses import asdict
     from pathlib import Path
 
+    from dpbnn.errors import DpbnnError
     from dpbnn.tables.fitting import Order, findings_before
     from dpbnn.tables.schema import read_schema
-    from dpbnn.types import DpbnnError
 
     if bool(schema) != (epsilon is not None):
         raise DpbnnError("--schema and --epsilon must be given together, for a table; a release needs none of them.")
@@ -189,9 +189,9 @@ def _findings_of_release(path: str) -> list[Any]:
     """What `fit` noted, and what the guarantee itself shows: older releases have no notes."""
     from pathlib import Path
 
+    from dpbnn.errors import DpbnnError
     from dpbnn.lint import Setup, inspect, noted
     from dpbnn.release.release import guarantee_of, settings_of
-    from dpbnn.types import DpbnnError
 
     if Path(path).is_file():
         raise DpbnnError(f"{path} must be the folder of a release; for a table give --schema and --epsilon too.")
@@ -238,10 +238,10 @@ def reproduce(
     from pathlib import Path
 
     from dpbnn import _validate
+    from dpbnn.errors import DpbnnError
     from dpbnn.experiments import FULL, ITEMS, QUICK
     from dpbnn.experiments.page import FOLDER, write_page
     from dpbnn.experiments.reproducing import reproduce as run
-    from dpbnn.types import DpbnnError
 
     folder = Path(out or ("reproduction-quick" if quick else "docs"))
     if draw:
@@ -288,7 +288,7 @@ def bench(
 
     root = Path(__file__).parents[3]
     if not (root / "benchmarks" / "__main__.py").is_file():
-        from dpbnn.types import DpbnnError
+        from dpbnn.errors import DpbnnError
 
         raise DpbnnError(
             f"dpbnn bench must run from a clone of the repository, got an installed package without its benchmarks "

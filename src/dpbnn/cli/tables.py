@@ -22,9 +22,9 @@ def schema(
     from pathlib import Path
 
     from dpbnn import _validate
+    from dpbnn.errors import DpbnnError
     from dpbnn.tables.reading import SEPARATORS, column_names
     from dpbnn.tables.schema import template
-    from dpbnn.types import DpbnnError
 
     between = _validate.one_of("--separator", {"tab": "\t", "\\t": "\t"}.get(separator, separator), SEPARATORS)
     if no_header != bool(names):
@@ -79,10 +79,10 @@ def fit(
     """
     from pathlib import Path
 
+    from dpbnn.errors import DpbnnWarning
     from dpbnn.tables.fitting import Order, fit_table
     from dpbnn.tables.model import settings_of
     from dpbnn.tables.schema import read_schema
-    from dpbnn.types import DpbnnWarning
 
     given = {
         "epochs": epochs,
@@ -127,7 +127,7 @@ def fit(
 
 
 def _widths(text: str | None) -> list[int] | None:
-    from dpbnn.types import DpbnnError
+    from dpbnn.errors import DpbnnError
 
     if text is None:
         return None
@@ -166,10 +166,10 @@ def predict(
     from pathlib import Path
 
     from dpbnn import _validate
+    from dpbnn.errors import DpbnnError
     from dpbnn.tables.model import load_table_model
     from dpbnn.tables.reading import is_parquet
     from dpbnn.tables.reporting import predicted_columns, write_predictions
-    from dpbnn.types import DpbnnError
 
     if Path(out).exists():
         raise DpbnnError(f"--out must be a new file, got {out}, which exists; choose another name.")

@@ -22,9 +22,10 @@ from dpbnn.clipping.check.compatibility import check_model
 from dpbnn.clipping.check.exactness import refuse_inexact_sums
 from dpbnn.clipping.gradient import clip_and_sum
 from dpbnn.clipping.summation import LARGEST_PART
+from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.plan import CLIPPING_STYLES, checked_level
-from dpbnn.types import ClippedSum, DpbnnError
+from dpbnn.types import ClippedSum
 
 __all__ = ["clipped_gradient_sum"]
 

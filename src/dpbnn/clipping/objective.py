@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dpbnn.clipping.engines.layout import Treatment
+from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Likelihood
-from dpbnn.types import DpbnnError, Weights
+from dpbnn.types import Weights
 
 __all__ = ["Objective", "wide"]
 

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from dpbnn.clipping import fused
-from dpbnn.types import DpbnnError
+from dpbnn.errors import DpbnnError
 
 __all__ = [
     "LARGEST_PART",

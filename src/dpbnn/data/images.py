@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from dpbnn import _validate
-from dpbnn.types import DpbnnError
+from dpbnn.errors import DpbnnError
 
 __all__ = ["IMAGE_SETS", "Images", "load_images"]
 

@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 
 from dpbnn.data.own_generators import has_generator
 from dpbnn.device.generators import Generators, default_generators, drawing_from
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy.noise.randomness import Randomness
 from dpbnn.privacy.noise.sampling import PoissonSampler
-from dpbnn.types import DpbnnError
 
 __all__ = [
     "Batch",

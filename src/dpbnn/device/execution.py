@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dpbnn import _validate
-from dpbnn.types import DpbnnError
+from dpbnn.errors import DpbnnError
 
 __all__ = ["PRECISIONS", "Execution", "computing_in", "full_precision", "without_autocast"]
 

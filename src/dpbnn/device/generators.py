@@ -31,7 +31,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from dpbnn.device.formulas import ByFormula
-from dpbnn.types import DpbnnError
+from dpbnn.errors import DpbnnError
 
 __all__ = [
     "Generators",

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
+from dpbnn.errors import DpbnnError
 from dpbnn.experiments import ITEMS
 from dpbnn.experiments.item import Size
 from dpbnn.experiments.page import FOLDER, write_item, write_page
 from dpbnn.experiments.running import Store, run_jobs
-from dpbnn.types import DpbnnError
 
 __all__ = ["Outcome", "reproduce"]
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from dpbnn.types import DpbnnError
+from dpbnn.errors import DpbnnError
 
 __all__ = [
     "BINARY",

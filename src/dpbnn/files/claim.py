@@ -19,8 +19,8 @@ from pathlib import Path
 
 from filelock import lock_descriptor
 
+from dpbnn.errors import DpbnnError
 from dpbnn.files.atomic import BINARY, PRIVATE_FILE, explained, replace_file
-from dpbnn.types import DpbnnError
 
 __all__ = ["LOCK", "OWNER", "Claim", "host", "locked"]
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
 from dpbnn._validate import refuse
-from dpbnn.types import DpbnnError
+from dpbnn.errors import DpbnnError
 
 __all__ = ["dump", "load"]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import nn
 
+from dpbnn.errors import DpbnnError
 from dpbnn.methods import Method
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.types import DpbnnError
 
 __all__ = ["RULES", "Finding", "Rule", "Setup", "by_severity", "inspect", "noted", "refuse", "rule", "with_findings"]
 

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from dpbnn.clipping import CheckedModel, check_model, clip_and_sum
 from dpbnn.data.records import as_records
 from dpbnn.device.generators import Generators
+from dpbnn.errors import DpbnnError
 from dpbnn.lint.finding import Setup, rule
 from dpbnn.methods import SGLD
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.models.priors import Gaussian
 from dpbnn.schedule import runs_of
-from dpbnn.types import DpbnnError
 
 LARGEST_EPSILON = 10.0
 NEARLY_ALL, NEARLY_NONE = 0.99, 0.01

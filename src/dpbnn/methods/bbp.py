@@ -29,6 +29,7 @@ from torch.optim import Optimizer
 
 from dpbnn import _validate
 from dpbnn.device.flat import of_each
+from dpbnn.errors import DpbnnError
 from dpbnn.methods.descent import Descent, Term, check_prior, of_network
 from dpbnn.methods.kl import Draw, kl_gradient
 from dpbnn.methods.method import Method
@@ -37,7 +38,7 @@ from dpbnn.posterior import MeanField
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import Schedule, check_length
 from dpbnn.seeds import Flat, derived_seed
-from dpbnn.types import DpbnnError, Draws, NoisySum, Weights
+from dpbnn.types import Draws, NoisySum, Weights
 
 __all__ = ["BBP", "BBPState"]
 

@@ -18,9 +18,10 @@ from torch.optim import Optimizer
 
 from dpbnn import _validate
 from dpbnn.device.flat import joined
+from dpbnn.errors import DpbnnError
 from dpbnn.models.priors import Flat, Gaussian, Prior
 from dpbnn.schedule import Schedule, as_schedule, runs_of, value_at
-from dpbnn.types import DpbnnError, Weights
+from dpbnn.types import Weights
 
 __all__ = ["Descent", "Term", "as_rate", "check_prior", "of_network", "prior_term"]
 

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from dpbnn.device.flat import of_each
+from dpbnn.errors import DpbnnError
 from dpbnn.models.priors import Flat, Gaussian, Prior
 from dpbnn.posterior import MeanField
-from dpbnn.types import DpbnnError, Weights
+from dpbnn.types import Weights
 
 __all__ = ["Draw", "kl_divergence", "kl_gradient"]
 

@@ -18,12 +18,12 @@ from typing import Any
 
 from torch import nn
 
+from dpbnn.errors import DpbnnError
 from dpbnn.methods.sgd import SGD, SGDState
 from dpbnn.models.dropout import dropout_layers
 from dpbnn.models.priors import Gaussian, Prior
 from dpbnn.posterior import DropoutNetwork
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.types import DpbnnError
 
 __all__ = ["MCDropout"]
 

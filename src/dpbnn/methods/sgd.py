@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 
 from dpbnn.device.flat import in_one_piece
+from dpbnn.errors import DpbnnError
 from dpbnn.methods.descent import Descent, Term, check_prior, of_network, prior_term
 from dpbnn.methods.method import Method
 from dpbnn.models.priors import Flat, Prior
@@ -27,7 +28,7 @@ from dpbnn.posterior import PointEstimate
 from dpbnn.privacy import temperature as langevin
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import Schedule, check_length, combined, runs_of
-from dpbnn.types import DpbnnError, NoisySum, Weights
+from dpbnn.types import NoisySum, Weights
 
 if TYPE_CHECKING:
     from dpbnn.methods.sgld import SGLD

@@ -21,6 +21,7 @@ from typing import Any
 
 from dpbnn import _validate
 from dpbnn.device.flat import in_one_piece
+from dpbnn.errors import DpbnnError
 from dpbnn.methods.descent import Descent, Term, as_rate, check_prior, of_network, prior_term
 from dpbnn.methods.method import Method
 from dpbnn.methods.sgd import SGD
@@ -31,7 +32,7 @@ from dpbnn.privacy import temperature as langevin
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import Runs, Schedule, as_schedule, check_length, combined, runs_of, value_at
 from dpbnn.seeds import Flat, derived_seed
-from dpbnn.types import DpbnnError, NoisySum, Weights
+from dpbnn.types import NoisySum, Weights
 
 __all__ = ["SGLD", "SGLDState"]
 

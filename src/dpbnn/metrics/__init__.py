@@ -12,10 +12,10 @@ in `regression`, of scores in `uncertainty`.
 
 from typing import Any
 
+from dpbnn.errors import DpbnnError
 from dpbnn.metrics import classification, regression, uncertainty
 from dpbnn.metrics._inputs import as_labels, as_probabilities, as_targets
 from dpbnn.prediction.predict import ClassPrediction, Prediction, RealPrediction
-from dpbnn.types import DpbnnError
 
 __all__ = ["classification", "evaluate", "regression", "uncertainty"]
 

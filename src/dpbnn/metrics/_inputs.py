@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpbnn.errors import DpbnnError
 from dpbnn.prediction.predict import RealPrediction
-from dpbnn.types import DpbnnError
 
 __all__ = [
     "as_correctness",

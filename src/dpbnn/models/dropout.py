@@ -20,9 +20,9 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from dpbnn import _validate
 from dpbnn.device.generators import without_fast_path
+from dpbnn.errors import DpbnnError
 from dpbnn.models.modes import evaluating
 from dpbnn.models.networks import CNN, MLP
-from dpbnn.types import DpbnnError
 
 __all__ = ["dropout_layers", "masks_on", "with_dropout"]
 

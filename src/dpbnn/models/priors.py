@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpbnn import _validate
-from dpbnn.types import DpbnnError, Weights
+from dpbnn.errors import DpbnnError
+from dpbnn.types import Weights
 
 __all__ = ["Flat", "Gaussian", "Grouped", "Laplace", "Prior", "ScaleMixture"]
 

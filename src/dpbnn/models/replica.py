@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dpbnn.types import DpbnnError
+from dpbnn.errors import DpbnnError
 
 __all__ = ["Identity", "Pool", "replica", "state_of", "switches_of"]
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dpbnn.errors import DpbnnError
 from dpbnn.metrics._inputs import as_numbers
 from dpbnn.plots.style import BLUE, GREEN, ORANGE, VERMILION, finish, names_or, start
-from dpbnn.types import DpbnnError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

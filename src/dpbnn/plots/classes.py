@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dpbnn import _validate
+from dpbnn.errors import DpbnnError
 from dpbnn.metrics._inputs import as_numbers, as_scores
 from dpbnn.metrics.classification import ConfidenceHistogram, ReliabilityCurve
 from dpbnn.metrics.uncertainty import RejectionCurve, out_of_distribution_auroc
@@ -27,7 +28,6 @@ from dpbnn.plots.style import (
     whole_ticks,
 )
 from dpbnn.prediction.predict import ClassPrediction
-from dpbnn.types import DpbnnError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

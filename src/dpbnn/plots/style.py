@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from dpbnn.errors import DpbnnError
 from dpbnn.metrics._inputs import as_numbers, as_scores
-from dpbnn.types import DpbnnError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,11 +21,12 @@ from torch.utils._pytree import tree_leaves
 
 from dpbnn.clipping.objective import Objective
 from dpbnn.device.generators import Generators, ThreadMode, drawing_from, without_fast_path
+from dpbnn.errors import DpbnnError
 from dpbnn.models.dropout import dropout_layers, masks_on
 from dpbnn.models.likelihoods import Moments, Probabilities
 from dpbnn.models.modes import evaluating
 from dpbnn.posterior import Posterior
-from dpbnn.types import DpbnnError, Weights
+from dpbnn.types import Weights
 
 __all__ = ["Ensemble", "Inputs", "Known", "Layout", "PeakMemory", "Predicted", "layout"]
 

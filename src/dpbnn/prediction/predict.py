@@ -17,12 +17,12 @@ from dpbnn._warn import warn
 from dpbnn.clipping.objective import Objective
 from dpbnn.device.execution import PRECISIONS, computing_in
 from dpbnn.device.generators import Generators, drawing_from, without_fast_path
+from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Moments, Probabilities
 from dpbnn.posterior import Posterior
 from dpbnn.prediction.ensemble import Ensemble, Inputs, Known, Layout, PeakMemory, Predicted, layout
 from dpbnn.prediction.prediction import ClassPrediction, Prediction, RealPrediction, joined, within_range
 from dpbnn.seeds import derived_seed
-from dpbnn.types import DpbnnError
 
 __all__ = ["ClassPrediction", "Prediction", "Predictor", "RealPrediction", "predict"]
 

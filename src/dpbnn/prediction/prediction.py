@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from dpbnn import _validate
+from dpbnn.errors import DpbnnError
 from dpbnn.seeds import derived_seed
-from dpbnn.types import DpbnnError
 
 __all__ = ["ClassPrediction", "Prediction", "RealPrediction", "entropy", "joined", "within_range"]
 

@@ -26,10 +26,10 @@ from threading import Lock
 from typing import Any, Self
 
 from dpbnn import _validate
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy.accountants import Charge
 from dpbnn.privacy.accountants.rdp import divergences, pure_divergences
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.types import DpbnnError
 
 __all__ = [
     "BudgetAccountant",

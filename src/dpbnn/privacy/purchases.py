@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dpbnn.errors import DpbnnError
 from dpbnn.files.atomic import PRIVATE_FOLDER, replace_file
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.types import DpbnnError
 
 __all__ = ["Bought", "Entry", "LedgerError", "Permit", "PurchaseFile", "Purchases", "added_up"]
 

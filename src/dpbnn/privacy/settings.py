@@ -14,9 +14,9 @@ import math
 from dataclasses import dataclass
 
 from dpbnn._validate import one_of, positive
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy import temperature as langevin
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.types import DpbnnError
 
 __all__ = ["METHODS", "Given", "Run", "Settings", "complete"]
 

@@ -7,10 +7,10 @@ from fractions import Fraction
 from typing import Any
 
 from dpbnn._validate import positive, refuse, whole_number
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy.accountants import ACCOUNTANTS
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.settings import Settings
-from dpbnn.types import DpbnnError
 
 __all__ = ["as_table", "number_of_steps", "state"]
 

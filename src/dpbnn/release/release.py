@@ -25,6 +25,7 @@ from dpbnn import _validate
 from dpbnn._warn import warn
 from dpbnn.clipping.objective import Objective
 from dpbnn.data.records import as_tensor
+from dpbnn.errors import DpbnnError
 from dpbnn.models.dropout import dropout_layers
 from dpbnn.models.likelihoods import LIKELIHOODS, Likelihood
 from dpbnn.models.networks import NETWORKS, rebuild
@@ -34,7 +35,6 @@ from dpbnn.prediction.ensemble import Known
 from dpbnn.prediction.predict import Prediction, Predictor
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.release.card import CARD, card
-from dpbnn.types import DpbnnError
 
 __all__ = ["FORMAT_VERSION", "Release", "guarantee_of", "load", "settings_of"]
 

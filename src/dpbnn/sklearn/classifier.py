@@ -7,10 +7,10 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
+from dpbnn.errors import DpbnnError
 from dpbnn.prediction.prediction import ClassPrediction, Prediction
 from dpbnn.sklearn.estimator import DPBayesEstimator, keep_arguments
 from dpbnn.sklearn.fitting import Rows
-from dpbnn.types import DpbnnError
 
 __all__ = ["DPBayesClassifier"]
 

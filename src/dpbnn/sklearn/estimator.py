@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpbnn import _validate
 from dpbnn._warn import warn
+from dpbnn.errors import DpbnnError
 from dpbnn.methods import METHODS
 from dpbnn.prediction.prediction import Prediction
 from dpbnn.privacy.budget import ancestor, home, refuse_elsewhere
@@ -24,7 +25,6 @@ from dpbnn.sklearn.fitting import Candidate, Rows, Terms, Unfinished, as_bounds,
 from dpbnn.tables.settings import Facts, choose
 from dpbnn.tables.training import train
 from dpbnn.training.prepare import refuse_several_processes
-from dpbnn.types import DpbnnError
 
 __all__ = ["DPBayesEstimator", "keep_arguments"]
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from dpbnn import _validate
 from dpbnn._warn import warn
+from dpbnn.errors import DpbnnError
 from dpbnn.files.atomic import is_partial
 from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.purchases import PurchaseFile
@@ -18,7 +19,6 @@ from dpbnn.privacy.queries.bounds import Bounds, Purchase
 from dpbnn.release.draft import Draft
 from dpbnn.tables.settings import Chosen, Facts
 from dpbnn.training.checkpoint import LOCK, OWNER, locked
-from dpbnn.types import DpbnnError
 
 if TYPE_CHECKING:
     from dpbnn.sklearn.estimator import DPBayesEstimator

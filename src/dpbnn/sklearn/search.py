@@ -20,6 +20,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, check_X_y
 
 from dpbnn import _validate
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy.budget import composed_epsilon
 from dpbnn.privacy.guarantee import PrivacyGuarantee, rounded_up
 from dpbnn.privacy.ledger import SearchCost, SearchLedger
@@ -29,7 +30,6 @@ from dpbnn.privacy.queries.contributions import kept_rows, numbered
 from dpbnn.sklearn.estimator import DPBayesEstimator
 from dpbnn.sklearn.fitting import Candidate, Terms
 from dpbnn.training.prepare import refuse_several_processes
-from dpbnn.types import DpbnnError
 
 __all__ = ["DPGridSearch", "SearchGuarantee"]
 

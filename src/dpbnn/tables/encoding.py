@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy.queries.bounds import Bounds
 from dpbnn.tables.reading import Table
 from dpbnn.tables.schema import Category, Column, Number, Schema
-from dpbnn.types import DpbnnError
 
 __all__ = ["Encoded", "Encoding"]
 

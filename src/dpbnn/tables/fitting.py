@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from dpbnn import _validate, lint
+from dpbnn.errors import DpbnnError
 from dpbnn.methods import METHODS
 from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.ledger import Ledger
@@ -39,7 +40,6 @@ from dpbnn.tables.settings import Chosen, Facts, choose
 from dpbnn.tables.training import train
 from dpbnn.training.checkpoint import Claim, locked, sync_files, sync_folder
 from dpbnn.training.prepare import refuse_several_processes
-from dpbnn.types import DpbnnError
 
 __all__ = ["Order", "findings_before", "fit_table"]
 

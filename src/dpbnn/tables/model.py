@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpbnn import lint
+from dpbnn.errors import DpbnnError
 from dpbnn.prediction.prediction import Prediction, RealPrediction
 from dpbnn.release.release import Release, load
 from dpbnn.tables.encoding import Encoding, numbers
@@ -16,7 +17,6 @@ from dpbnn.tables.reading import Table, column_names, is_parquet, number_of_colu
 from dpbnn.tables.schema import Category, Number, parse_schema
 from dpbnn.tables.settings import Chosen
 from dpbnn.tables.training import EXPECTED, in_units
-from dpbnn.types import DpbnnError
 
 __all__ = ["TableModel", "load_table_model", "log_of", "settings_of", "shown"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dpbnn.types import DpbnnError
+from dpbnn.errors import DpbnnError
 
 __all__ = ["SEPARATORS", "Table", "column_names", "is_parquet", "number_of_columns", "read_table", "separator_of"]
 

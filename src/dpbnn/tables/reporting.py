@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from dpbnn import metrics
+from dpbnn.errors import DpbnnError
 from dpbnn.prediction.prediction import ClassPrediction, Prediction, RealPrediction
 from dpbnn.tables.model import TableModel
 from dpbnn.tables.reading import Table, is_parquet
-from dpbnn.types import DpbnnError
 
 __all__ = ["figures_of", "predicted_columns", "write_predictions"]
 

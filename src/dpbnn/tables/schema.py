@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from dpbnn import _validate
+from dpbnn.errors import DpbnnError
 from dpbnn.tables.reading import SEPARATORS
-from dpbnn.types import DpbnnError
 
 __all__ = ["Category", "Column", "Number", "Schema", "as_values", "parse_schema", "read_schema", "template"]
 

@@ -26,6 +26,7 @@ from torch import nn
 from dpbnn import _validate
 from dpbnn.data.records import ResidentRecords
 from dpbnn.device.execution import Execution
+from dpbnn.errors import DpbnnError
 from dpbnn.methods import Method
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.ledger import Ledger
@@ -35,7 +36,6 @@ from dpbnn.training.fit import Position, Run, prepared
 from dpbnn.training.prepare import on_current_device, refuse_several_processes
 from dpbnn.training.progress import tracked
 from dpbnn.training.steps import RecordedSteps, why_not_recorded
-from dpbnn.types import DpbnnError
 
 __all__ = ["Setup", "fit_many"]
 

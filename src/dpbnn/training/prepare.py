@@ -11,11 +11,11 @@ from torch import distributed, nn
 
 from dpbnn import _validate
 from dpbnn._warn import warn
+from dpbnn.errors import DpbnnError
 from dpbnn.methods import Method
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import combined, runs_of
-from dpbnn.types import DpbnnError
 
 __all__ = ["check_types", "on_current_device", "on_device", "raised", "refuse_several_processes", "remarks"]
 

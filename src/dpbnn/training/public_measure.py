@@ -8,10 +8,10 @@ from torch import Tensor
 
 from dpbnn.clipping import CheckedModel
 from dpbnn.data.records import InMemoryRecords, as_records
+from dpbnn.errors import DpbnnError
 from dpbnn.posterior import Posterior
 from dpbnn.prediction.ensemble import Known
 from dpbnn.prediction.predict import ClassPrediction, predict
-from dpbnn.types import DpbnnError
 
 __all__ = ["PublicMeasure"]
 

@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 import dpbnn
 from dpbnn.clipping import check_model, clipped_gradient_sum
+from dpbnn.errors import DpbnnError, DpbnnWarning
 from dpbnn.models.likelihoods import Categorical, HomoscedasticGaussian
-from dpbnn.types import DpbnnError, DpbnnWarning
 
 
 def mixing(function):

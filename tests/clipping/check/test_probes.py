@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from dpbnn.clipping import check_model, clipped_gradient_sum
 from dpbnn.clipping.check import probes
 from dpbnn.clipping.check.trial import Trial
+from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Categorical, HomoscedasticGaussian
-from dpbnn.types import DpbnnError
 
 SHAPE, TOKENS = (7, 4), 9
 

@@ -10,8 +10,8 @@ from torch import nn
 
 from dpbnn.clipping import check_model, clipped_gradient_sum
 from dpbnn.clipping.engines import ENGINES
+from dpbnn.errors import DpbnnWarning
 from dpbnn.models.likelihoods import Categorical
-from dpbnn.types import DpbnnWarning
 from tests.truth import assert_equals_truth, clipped_sum
 
 CLASSES = 3
@@ -222,7 +222,7 @@ MODELS = {
 
 
 @pytest.mark.filterwarnings("ignore:.*vmap:UserWarning", "ignore:.*performance drop:UserWarning")
-@pytest.mark.filterwarnings("ignore:Neither book-keeping:dpbnn.types.DpbnnWarning")
+@pytest.mark.filterwarnings("ignore:Neither book-keeping:dpbnn.errors.DpbnnWarning")
 @pytest.mark.parametrize("name", MODELS)
 def test_any_model_that_keeps_records_apart_gives_the_truth(name):
     make, engine = MODELS[name]

@@ -13,9 +13,9 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld.common import DifferentialPrivacyParameters
 from dp_accounting.pld.privacy_loss_distribution import from_privacy_parameters
 
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy.accountants import ACCOUNTANTS, ADJACENCIES, BOUNDS, Charge, account, pld
 from dpbnn.privacy.accountants.event import composed_event
-from dpbnn.types import DpbnnError
 
 PAPER_RATE = 256 / 60_000
 ALMOST_ONE = 1 - 1e-13  # takes the way of sampled batches and yet has the closed form of full ones

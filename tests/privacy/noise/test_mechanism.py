@@ -6,9 +6,10 @@ import pytest
 import torch
 from scipy import stats
 
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy.noise.mechanism import add_noise
 from dpbnn.privacy.noise.randomness import Randomness
-from dpbnn.types import ClippedSum, DpbnnError
+from dpbnn.types import ClippedSum
 
 SHAPES = {"weight": (300, 500), "bias": (500,), "scale": ()}
 

@@ -12,8 +12,8 @@ from scipy import stats
 
 from dpbnn.data.records import generators_of_the_process
 from dpbnn.device.generators import default_generators, drawing_from
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy.noise.randomness import CHUNK, Randomness
-from dpbnn.types import DpbnnError
 
 CPU = torch.device("cpu")
 

@@ -6,10 +6,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from dpbnn.errors import DpbnnError, DpbnnWarning
 from dpbnn.privacy.accountants import Charge, account
 from dpbnn.privacy.queries import bounds
 from dpbnn.privacy.queries.bounds import Bounds, purchase, pure_epsilon_within, quantile
-from dpbnn.types import DpbnnError, DpbnnWarning
 from tests.spending import bought, permitted
 
 pytest.importorskip("opendp")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy.queries.contributions import kept_rows
-from dpbnn.types import DpbnnError
 
 
 @given(st.lists(st.integers(0, 5), max_size=40), st.integers(1, 4))

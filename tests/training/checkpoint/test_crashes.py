@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 import dpbnn
-from dpbnn.types import DpbnnError, DpbnnWarning
+from dpbnn.errors import DpbnnError, DpbnnWarning
 from tests.training.checkpoint.crashing import at_call, note_used_releases, used_releases
 from tests.training.checkpoint.interrupting import other_bits
 from tests.training.test_fit import fit, plan, same_weights

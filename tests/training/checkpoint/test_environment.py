@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import dpbnn
+from dpbnn import _version
+from dpbnn.errors import DpbnnWarning
 from dpbnn.files import claim
 from dpbnn.training.checkpoint import current_environment
 from dpbnn.training.checkpoint import environment as module
-from dpbnn.types import DpbnnWarning
 from tests.training.checkpoint.interrupting import Noises, fit_interrupted
 from tests.training.test_fit import fit
 
@@ -64,7 +65,7 @@ def test_the_record_does_not_know_how_often_states_are_written():
     [
         (torch, "__version__", "2.11.0"),
         (np, "__version__", "1.26.0"),
-        (dpbnn, "__version__", "9.9.9"),
+        (_version, "__version__", "9.9.9"),
         (torch.version, "cuda", "13.7"),
         (module.sys, "version", "3.99"),
         (torch, "get_num_threads", lambda: 64),

@@ -21,9 +21,9 @@ import torch
 from torch import nn
 
 import dpbnn
+from dpbnn.errors import DpbnnError, DpbnnWarning
 from dpbnn.files import claim
 from dpbnn.training.checkpoint import locked, opened
-from dpbnn.types import DpbnnError, DpbnnWarning
 from tests.training.checkpoint.crashing import at_call, note_used_releases, used_releases
 from tests.training.checkpoint.interrupting import (
     Interrupt,

@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import dpbnn
+from dpbnn.errors import DpbnnWarning
 from dpbnn.training.checkpoint import folder, opened
-from dpbnn.types import DpbnnWarning
 from tests.training.checkpoint.interrupting import Interrupt, Noises, fit_interrupted, lines_in, other_bits, saved_in
 from tests.training.test_fit import X, Y, fit, network, plan, same_weights
 

@@ -25,9 +25,10 @@ from dpbnn.clipping.engines.layout import Treatment
 from dpbnn.clipping.objective import Objective
 from dpbnn.clipping.rules import rule_for
 from dpbnn.device.generators import Generators, drawing_from
+from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.models.replica import replica, state_of, switches_of
-from dpbnn.types import DpbnnError, Weights
+from dpbnn.types import Weights
 
 __all__ = ["CheckedModel", "check_model"]
 

@@ -21,8 +21,9 @@ from dpbnn.clipping.engines.layout import Treatment
 from dpbnn.clipping.objective import Objective
 from dpbnn.device.execution import computing_in
 from dpbnn.device.generators import Generators, drawing_from
+from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Likelihood, Moments, Probabilities
-from dpbnn.types import DpbnnError, Weights
+from dpbnn.types import Weights
 
 __all__ = ["Verdict", "refuse_mixing_in", "try_out"]
 

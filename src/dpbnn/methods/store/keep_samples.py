@@ -25,10 +25,11 @@ from typing import Any
 import torch
 
 from dpbnn import _validate
+from dpbnn.errors import DpbnnError
 from dpbnn.files.claim import LOCK, locked
 from dpbnn.methods.store.window import Window
 from dpbnn.posterior import WeightSamples
-from dpbnn.types import DpbnnError, Weights
+from dpbnn.types import Weights
 
 __all__ = ["KeepSamples", "SampleStore"]
 

@@ -7,7 +7,7 @@
 from dataclasses import dataclass
 
 from dpbnn import _validate
-from dpbnn.types import DpbnnError
+from dpbnn.errors import DpbnnError
 
 __all__ = ["Window"]
 

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods.likelihood import Likelihood, Probabilities, shape_of, wide
-from dpbnn.types import DpbnnError, Weights
+from dpbnn.types import Weights
 
 __all__ = ["Bernoulli"]
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
+from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import cross_entropy
 from dpbnn.models.likelihoods.likelihood import Likelihood, Probabilities, shape_of, wide
-from dpbnn.types import DpbnnError, Weights
+from dpbnn.types import Weights
 
 __all__ = ["Categorical"]
 

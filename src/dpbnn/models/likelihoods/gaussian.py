@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from dpbnn import _validate
+from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods.likelihood import Likelihood, Moments, shape_of, wide
-from dpbnn.types import DpbnnError, Weights
+from dpbnn.types import Weights
 
 __all__ = ["LOG_STD_RANGE", "HeteroscedasticGaussian", "HomoscedasticGaussian"]
 

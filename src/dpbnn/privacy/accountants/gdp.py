@@ -15,9 +15,9 @@ delta 1e-6 it says 0.98 where the true value is 4.24.
 
 import math
 
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy.accountants.charge import Accountant, Accounting, Charge
 from dpbnn.privacy.accountants.dominating_pair import binomial_hits
-from dpbnn.types import DpbnnError
 
 __all__ = ["GDP"]
 

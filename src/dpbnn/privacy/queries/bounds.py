@@ -23,9 +23,9 @@ import numpy as np
 
 from dpbnn import _validate
 from dpbnn._warn import warn
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.purchases import Permit
-from dpbnn.types import DpbnnError
 
 __all__ = ["Bounds", "Purchase", "check_available", "purchase", "pure_epsilon_within", "quantile"]
 

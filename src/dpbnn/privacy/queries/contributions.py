@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpbnn import _validate
-from dpbnn.types import DpbnnError
+from dpbnn.errors import DpbnnError
 
 __all__ = ["kept_rows", "numbered"]
 

@@ -8,8 +8,8 @@
 
 from collections.abc import Sequence
 
+from dpbnn.errors import DpbnnError
 from dpbnn.privacy.purchases import Permit
-from dpbnn.types import DpbnnError
 
 __all__ = ["noisy_maximum"]
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-import dpbnn
+from dpbnn import _version
 from dpbnn.device.execution import Execution
 from dpbnn.files import claim
 
@@ -53,7 +53,7 @@ def _versions() -> dict[str, str]:
         found["triton"] = version("triton")
     except PackageNotFoundError:
         found["triton"] = ""
-    return found | {"dpbnn": dpbnn.__version__}
+    return found | {"dpbnn": _version.__version__}
 
 
 def _hardware(device: torch.device) -> dict[str, str]:

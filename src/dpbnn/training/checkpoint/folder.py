@@ -15,11 +15,11 @@ import torch
 
 from dpbnn import _validate
 from dpbnn._warn import warn
+from dpbnn.errors import DpbnnError
 from dpbnn.files.atomic import PRIVATE_FOLDER, explained, is_partial, replace_file, sync_folder
 from dpbnn.files.claim import LOCK, OWNER, Claim, locked
 from dpbnn.privacy.ledger import Charge, Ledger
 from dpbnn.training.checkpoint.journal import HEADER_BYTES, KEY_BYTES, RUN_BYTES, Journal, Line
-from dpbnn.types import DpbnnError
 
 __all__ = ["Checkpoint", "Saved", "opened"]
 

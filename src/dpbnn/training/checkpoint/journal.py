@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from dpbnn.errors import DpbnnError
 from dpbnn.files.atomic import BINARY, replace_file
-from dpbnn.types import DpbnnError
 
 __all__ = ["HEADER_BYTES", "KEY_BYTES", "LINE_BYTES", "RUN_BYTES", "Journal", "Line"]
 
