@@ -113,7 +113,7 @@ def test_the_progress_bar_shows_steps_epsilon_and_public_measures_alone(tmp_path
     script = textwrap.dedent(
         """
         import sys, torch, dpbnn
-        from dpbnn.stepping import eager
+        from dpbnn.training.steps import eager
         from dpbnn.types import ClippedSum, NoisySum
         eager.add_noise = lambda c, s, r, step: NoisySum({k: torch.zeros_like(v) for k, v in c.gradients.items()})
         torch.manual_seed(0)

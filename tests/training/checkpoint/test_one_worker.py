@@ -312,9 +312,9 @@ PAUSED = """
 import os, signal, sys
 from pathlib import Path
 import dpbnn
-from dpbnn.stepping import eager
-from tests.checkpoint.crashing import note_used_releases
-from tests.test_training import fit
+from dpbnn.training.steps import eager
+from tests.training.checkpoint.crashing import note_used_releases
+from tests.training.test_fit import fit
 folder, release = Path(sys.argv[1]), eager.EagerSteps.release
 note_used_releases(folder / "log")
 def pausing(self, state, step):
@@ -365,7 +365,7 @@ def test_a_forked_child_does_not_hold_the_lock_after_its_parent_is_gone(tmp_path
         """
         import os, sys, time
         from pathlib import Path
-        from dpbnn.checkpoint import locked
+        from dpbnn.training.checkpoint import locked
         with locked(Path(sys.argv[1])):
             if os.fork() == 0:
                 os.close(1)
