@@ -46,8 +46,8 @@ test-gpu: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[bench,plots]"
-	$(BIN)/dpbnn bench all
-	$(BIN)/dpbnn bench report
+	$(BIN)/python benchmarks all
+	$(BIN)/python benchmarks report
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

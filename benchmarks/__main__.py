@@ -1,9 +1,9 @@
-"""Runs the programs of this folder by name: what `dpbnn bench` calls.
+"""Runs the programs of this folder by name; `make bench` runs all of them, and then the report.
 
-dpbnn bench                      the programs
-dpbnn bench NAME [options]       one of them; --quick tries it out, --help says more
-dpbnn bench all [options]        all that suit this machine, each in a process of its own
-dpbnn bench report [--check]     tables and pictures of docs/speed.md, from the figures that were written down
+python benchmarks                      list the programs
+python benchmarks NAME [options]       run one; --quick tries it out, --help says more
+python benchmarks all [options]        run all that suit this machine, each in its own process
+python benchmarks report [--check]     write the tables and pictures of docs/speed.md from the committed figures
 """
 
 import ast
@@ -35,7 +35,9 @@ def listing() -> str:
     """A line for each program."""
     lines = [f"  {name:<12}{_first_line(file)}" for name, (file, _) in PROGRAMS.items()]
     others = ["  all         all that suit this machine", "  report      tables and pictures of docs/speed.md"]
-    return "\n".join(["dpbnn bench NAME [options]; NAME --help says more, --quick tries one out.", "", *lines, *others])
+    return "\n".join(
+        ["python benchmarks NAME [options]; NAME --help says more, --quick tries one out.", "", *lines, *others]
+    )
 
 
 def _first_line(file: str) -> str:

@@ -1,8 +1,8 @@
 """What privacy costs: the clipped gradient and the whole private step beside plain PyTorch and Opacus.
 
-    dpbnn bench clipping [--rounds 9] [--batch-size 256] [--model MLP]
+    python benchmarks clipping [--rounds 9] [--batch-size 256] [--model MLP]
 
-The step of fit draws a Poisson batch as well, and on a GPU is recorded and replayed. Memory is what model, data, the
+The step of fit draws a Poisson batch as well, and on a GPU replays a CUDA graph. Memory is what model, data, the
 trial of the model and steps take on top of the libraries. Opacus is left out if it is not installed
 (`pip install -e '.[bench]'`).
 """

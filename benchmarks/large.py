@@ -1,6 +1,6 @@
 """A step on networks of the sizes that people train: time and memory beside plain PyTorch and Opacus; for a GPU.
 
-    dpbnn bench large [--rounds 5] [--only GPT-2] [--batch-size 32] [--small]
+    python benchmarks large [--rounds 5] [--only GPT-2] [--batch-size 32] [--small]
 
 What cannot be done (a refusal, no memory) is reported as such. All variants run in float32, and on some networks again
 with torch set to TF32 for products and convolutions. --small shrinks the networks to try the program on a CPU; it
@@ -34,7 +34,7 @@ class Sequences(Network):
     """Records of tokens, each of which is to be foretold."""
 
     def batch(self, size: int) -> tuple[Tensor, Tensor]:
-        """Made up."""
+        """Synthetic tokens."""
         generator = torch.Generator(device()).manual_seed(0)
         tokens = torch.randint(self.classes, (size, self.shape[0] + 1), generator=generator, device=device())
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
@@ -80,7 +80,7 @@ SECONDS = 1.5
 def ours(model: nn.Module, x: Tensor, y: Tensor, likelihood: Any) -> Take:
     """A step of `fit` itself, on Poisson batches of this size on average.
 
-    The first steps are not timed: parts of a batch are recorded when one of their size comes for the first time.
+    The first steps are not timed: each new size of a batch's parts is captured when it comes for the first time.
     """
     take = step_of_fit(model, x, y, likelihood=likelihood)
     for _ in range(FIRST_STEPS if device() == "cuda" else 0):

@@ -1,6 +1,6 @@
 """A clipped gradient of models with other layers than those of the paper, as a ratio to a plain gradient.
 
-    dpbnn bench layers [--rounds 7] [--batch-size 256]
+    python benchmarks layers [--rounds 7] [--batch-size 256]
 
 Book-keeping covers the common layers; others go by vmap or, where that cannot, by a loop over records.
 """

@@ -1,6 +1,6 @@
 """What a step of each method costs, as a ratio to a DP-SGD step.
 
-    dpbnn bench methods [--rounds 9] [--batch-size 256]
+    python benchmarks methods [--rounds 9] [--batch-size 256]
 
 A step is what `dpbnn.fit` does: Poisson batch, weights, clipped sum, noise, update, keep.
 """

@@ -47,7 +47,7 @@ class Regression:
 
     @staticmethod
     def of_size(n: int) -> "Regression":
-        """Made up."""
+        """Synthetic records."""
         generator = torch.Generator().manual_seed(SEED)
         x = torch.randn(n, D, generator=generator, dtype=torch.float64)
         weights = torch.randn(D, generator=generator, dtype=torch.float64)

@@ -1,6 +1,6 @@
 """What a prediction over draws costs, as a ratio to as many plain forward passes.
 
-    dpbnn bench prediction [--draws 10] [--rows 5000] [--rounds 5]
+    python benchmarks prediction [--draws 10] [--rows 5000] [--rounds 5]
 
 Plain passes run one network on all rows at once, as often as there are draws, with masks where the posterior has them.
 On a GPU 100 draws for 10,000 images are timed as well, in the default precision and with ``precision="tf32"`` and

@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, name: str, text: str | None) -> None:
         layout = argparse.RawDescriptionHelpFormatter
-        super().__init__(f"dpbnn bench {name}", description=text, formatter_class=layout)
+        super().__init__(f"python benchmarks {name}", description=text, formatter_class=layout)
 
     def error(self, message: str) -> NoReturn:
         """One line."""

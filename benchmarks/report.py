@@ -54,7 +54,7 @@ def main(options: list[str]) -> int:
     if check:
         old = [PAGE.name] * (after != before) + [f"{own.name}.svg" for own in programs if not _is_shown(own)]
         for name in old:
-            print(f"{name} does not agree with the figures; dpbnn bench report writes it.", file=sys.stderr)
+            print(f"{name} does not agree with the figures; python benchmarks report writes it.", file=sys.stderr)
         return int(bool(old))
     files = {PAGE: after.encode()}
     for program in programs:

@@ -1,6 +1,6 @@
 """How time and memory grow: a step with batch, width and sequence; keeping with samples; prediction with draws.
 
-    dpbnn bench scaling [--rounds 5] [--only width]
+    python benchmarks scaling [--rounds 5] [--only width]
 
 Each curve's slope in log-log scale is fitted over its upper half, where fixed costs matter less, and shown beside what
 theory says of large sizes.

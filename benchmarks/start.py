@@ -1,6 +1,6 @@
 """How long it takes until the first step: seconds of each part of a short run, in fresh processes.
 
-    dpbnn bench start [--rounds 5]
+    python benchmarks start [--rounds 5]
 
 From `import torch` to the end of a `fit` of the paper's size with few steps: medians over processes.
 """

@@ -1,12 +1,12 @@
 """Where the time of a step goes, and which limit of the machine binds it.
 
-    dpbnn bench profile [--rounds 5]
+    python benchmarks profile [--rounds 5]
 
 Operations are watched by torch.profiler and sorted by name and by the part of the step that they belong to. Arithmetic
 and bytes are counted, and compared with a large matrix product and a large copy on the same machine. Bytes are those of
 every operation's inputs and results: a bound from above, as caches are not known here.
 
-On a GPU the step of `fit` is there too, as it is recorded and replayed; its kernels are sorted by name alone.
+On a GPU the step of `fit` is there too, as a replayed CUDA graph; its kernels are sorted by name alone.
 """
 
 import os
@@ -31,7 +31,7 @@ from variants import Network, plain_step, private_step, step_of_fit
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PART, RECORDED = "part: ", "private, recorded"
+PART, REPLAYED = "part: ", "private, CUDA graph"
 MATRIX, LAYERS, NORMS, NOISE, UPDATE, COPIES, WAITING = CATEGORIES = (
     "matrix products",
     "other layers and loss",
@@ -78,7 +78,7 @@ def prepare(network: Network, kind: str, size: int) -> Step:
 
     if kind == "plain":
         take = plain_step(model, x, y, phase)
-    elif kind == RECORDED:
+    elif kind == REPLAYED:
         take = step_of_fit(model, x, y, likelihood=network.likelihood)
         for _ in range(FIRST_STEPS):
             take(x, y)
@@ -194,16 +194,16 @@ def measure(options: Options) -> Figures:
     networks = NETWORKS | ({"transformer": SMALL["language model"]} if options.quick else {})
     for name, (network, size) in networks.items():
         records = 4 if options.quick else size
-        kinds = ["plain", "private"] + ([RECORDED] if device() == "cuda" else [])
+        kinds = ["plain", "private"] + ([REPLAYED] if device() == "cuda" else [])
         steps = {kind: prepare(network, kind, records) for kind in kinds}
         times = take_turns(steps, 1 if options.quick else options.rounds, 0.0 if options.quick else 0.25, name)
         for kind, step in steps.items():
             wall = 1e3 * times.median(kind)
-            found = shares_of_kernels(step) if kind == RECORDED else shares(step)
+            found = shares_of_kernels(step) if kind == REPLAYED else shares(step)
             if device() == "cuda":
                 found[WAITING] = max(0.0, wall - sum(found.values()))
             scale = wall / sum(found.values())  # the profiler itself takes time
-            if kind != RECORDED:  # which does what the private one does
+            if kind != REPLAYED:  # which does what the private one does
                 flops, traffic = counted(step)
             row = {"network": name, "batch_size": records, "step": kind, "milliseconds": wall}
             row |= {"parts": {part: scale * spent for part, spent in found.items()}}

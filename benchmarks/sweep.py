@@ -1,6 +1,6 @@
 """Many small runs one after another beside all at once, by `dpbnn.fit_many`; for a GPU.
 
-    dpbnn bench sweep [--runs 20] [--steps 1500] [--rounds 3]
+    python benchmarks sweep [--runs 20] [--steps 1500] [--rounds 3]
 
 A sweep over learning rates: each run is a network 784-100-10 on 10,000 synthetic records, batch 256.
 """

@@ -1,6 +1,6 @@
 """The paper's training, start to finish, by `dpbnn.fit`, beside loops of plain PyTorch and of Opacus.
 
-    dpbnn bench training [--steps 3515] [--rounds 2]
+    python benchmarks training [--steps 3515] [--rounds 2]
 
 60,000 synthetic images of MNIST's shape, batch 256, clip norm 1.5, all data on the device. The plain loop is not
 private and takes shuffled batches. Opacus draws its own Poisson batches; its loops take 100 steps and are scaled up.

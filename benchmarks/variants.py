@@ -50,7 +50,7 @@ class Network:
         return self.make(**settings).to(device())
 
     def batch(self, size: int) -> tuple[Tensor, Tensor]:
-        """Made up; what a record holds does not change how long it takes."""
+        """Synthetic records; their content does not change how long a step takes."""
         generator = torch.Generator(device()).manual_seed(0)
         x = torch.randn(size, *self.shape, generator=generator, device=device())
         return x, torch.randint(self.classes, (size,), generator=generator, device=device())
@@ -143,7 +143,7 @@ def step_of_fit(
 ) -> Take:
     """A turn of the loop in `dpbnn.fit` itself, which draws its own batches from records of its own.
 
-    On a GPU it is recorded and replayed where that is possible.
+    On a GPU it replays a CUDA graph where that is possible.
     """
     method = dpbnn.SGD(learning_rate=LEARNING_RATE) if method is None else method
     records, targets = torch.cat([x] * RECORDS_PER_BATCH), torch.cat([y] * RECORDS_PER_BATCH)

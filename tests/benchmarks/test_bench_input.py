@@ -1,5 +1,6 @@
-"""`dpbnn bench` with input that it cannot take, interrupts, and files that are in the way."""
+"""`python benchmarks`: names and options, input that it cannot take, interrupts, and files that are in the way."""
 
+import ast
 import contextlib
 import json
 import os
@@ -74,6 +75,30 @@ def bench(folder, monkeypatch, capfd):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_every_program_is_listed_with_the_first_line_of_its_docstring(bench, arguments):
+    code, out, err = bench(*arguments)
+    assert (code, err) == (0, "")
+    for name, (file, _) in bench.globals["PROGRAMS"].items():
+        first = ast.get_docstring(ast.parse((ROOT / "benchmarks" / file).read_text())).splitlines()[0]
+        assert f"  {name} " in out
+        assert file == "clipping.py" or first in out
+
+
+def test_an_unknown_name_is_answered_with_those_there_are(bench):
+    code, out, err = bench("nonsense", "--quick")
+    choices = ", ".join([*bench.globals["PROGRAMS"], "all", "report"])
+    assert (code, out) == (2, "")
+    assert err == f"Error: NAME must be one of {choices}, got 'nonsense'.\n"
+
+
+def test_options_after_the_name_are_the_programs(bench):
+    code, out, _ = bench("methods", "--help")
+    assert code == 0
+    assert "usage: python benchmarks methods" in out
+    assert "--batch-size" in out
+
+
 @pytest.mark.parametrize(("option", "code"), [("--help", 0), ("--nope", 2), ("word", 2)])
 def test_report_writes_nothing_unless_it_is_called_rightly(folder, bench, option, code):
     page = folder.parent / "docs" / "speed.md"
@@ -99,7 +124,7 @@ def test_a_bad_option_is_answered_with_one_line(bench, arguments):
     assert (code, out) == (2, "")
     assert err.startswith("Error: ")
     assert option in err
-    assert err.endswith(f"; dpbnn bench {name} --help lists the options.\n")
+    assert err.endswith(f"; python benchmarks {name} --help lists the options.\n")
     assert err.count("\n") == 1
 
 
@@ -167,18 +192,11 @@ def begin(folder):
     """Starts the command line on the copy and waits until the program measures."""
     # A job in the background ignores interrupts, and so would its children.
     code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += "from dpbnn import cli; cli.__file__ = sys.argv.pop(1); cli.main()"
+    code += "import runpy; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
     everything = []
 
     def begin(*arguments):
-        command = [
-            sys.executable,
-            "-c",
-            code,
-            str(folder.parent / "src" / "dpbnn" / "cli" / "main.py"),
-            "bench",
-            *arguments,
-        ]
+        command = [sys.executable, "-c", code, str(folder), *arguments]
         pipe = subprocess.PIPE
         started = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
         everything.append(started)

@@ -277,22 +277,9 @@ def reproduce(
         typer.echo(f"{outcome.left} of {outcome.jobs} runs are left; the same command goes on with them.")
 
 
-@app.command(context_settings={"allow_extra_args": True, "allow_interspersed_args": False})
-def bench(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Program; none lists them. Options after it are the program's.")] = "",
-) -> None:
-    """Measure speed and memory by the programs of the repository's benchmarks folder."""
-    import runpy
-    from pathlib import Path
+@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(context: typer.Context) -> None:
+    """Gone: the benchmarks run from a clone of the repository alone."""
+    from dpbnn.errors import DpbnnError
 
-    root = Path(__file__).parents[3]
-    if not (root / "benchmarks" / "__main__.py").is_file():
-        from dpbnn.errors import DpbnnError
-
-        raise DpbnnError(
-            f"dpbnn bench must run from a clone of the repository, got an installed package without its benchmarks "
-            f"folder (looked in {root}); clone the repository and pip install -e '.[bench]' there."
-        )
-    sys.argv = [str(root / "benchmarks"), *([name, *context.args] if name else [])]
-    runpy.run_path(sys.argv[0], run_name="__main__")  # in this process: an interrupt has nobody to be passed on to
+    raise DpbnnError("dpbnn bench has moved: run make bench, or python benchmarks NAME, in a clone of the repository.")
