@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 import dpbnn
 from dpbnn.experiments import page as reproduced
@@ -25,11 +26,22 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 MODULES = [module.name for module in pkgutil.walk_packages(dpbnn.__path__, "dpbnn.")]
 
 
-def test_the_readmes_example_runs(tmp_path, monkeypatch):
+def test_the_readmes_examples_run(tmp_path, monkeypatch):
+    """The first is given a model and records, as it says; the second makes them, and goes on from the first."""
     monkeypatch.chdir(tmp_path)
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    exec(compile(example, "README.md", "exec"), {})
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    X, y = torch.randn(2000, 20), torch.randint(2, (2000,))
+    names = {"model": torch.nn.Linear(20, 2), "X": X, "y": y, "X_new": X[:5]}
+    for example in examples:
+        exec(compile(example, "README.md", "exec"), names)
+    assert sum(bool(line) for line in examples[0].splitlines()) == 5
     assert (tmp_path / "release" / "release.json").exists()
+
+
+def test_the_picture_of_the_readme_is_drawn_again(tmp_path):
+    path = tmp_path / "overview.png"
+    subprocess.run([sys.executable, ROOT / "examples" / "overview.py", path], check=True)
+    assert path.read_bytes()[:4] == b"\x89PNG"
 
 
 @pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
