@@ -35,9 +35,11 @@ class Draws:
 class ClippedSum:
     """A sum of clipped per-record gradients: PRIVATE. It dies inside one step, in `add_noise`.
 
-    Guarantees: adding or removing one record moves `gradients`, all of them taken together as one vector,
-    by at most `sensitivity` in the Euclidean norm. Sums over many records are in float64; `types` says in which type
-    each is released, whatever the number of records.
+    Sums over many records are in float64; `types` says in which type each is released, whatever the number of records.
+
+    Guarantees:
+        Adding or removing one record moves `gradients`, all of them taken together as one vector, by at most
+            `sensitivity` in the Euclidean norm.
     """
 
     gradients: Weights

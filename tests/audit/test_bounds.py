@@ -11,6 +11,7 @@ from dpbnn.audit.bounds import (
     epsilon_of_guesses,
     epsilon_of_noise,
     noise_multiplier_bounds,
+    spread_bounds,
 )
 from dpbnn.privacy.accountants import Charge, account
 
@@ -20,6 +21,7 @@ def scores(noise, number, seed):
     return 1 + noise * generator.standard_normal(number), noise * generator.standard_normal(number)
 
 
+@pytest.mark.guarantees("The true multiplier is outside with a probability of at most ``1 - confidence``.")
 def test_the_noise_is_within_its_bounds_as_often_as_they_say_and_they_are_narrow():
     found = [noise_multiplier_bounds(*scores(2.0, 2000, seed), confidence=0.9) for seed in range(300)]
     missed = sum(not low <= 2.0 <= high for low, high in found)
@@ -31,6 +33,21 @@ def test_the_noise_is_within_its_bounds_as_often_as_they_say_and_they_are_narrow
     assert noise_multiplier_bounds(*scores(100.0, 100, 0), confidence=0.95)[1] == math.inf, "nothing is seen"
 
 
+@pytest.mark.guarantees(
+    "The epsilon shown is above the true one with a probability of at most ``1 - confidence``, if noise is "
+    "Gaussian and alike in all tensors and levels."
+)
+def test_a_standard_deviation_is_within_its_bounds_as_often_as_they_say():
+    generator = np.random.default_rng(0)
+    found = [spread_bounds(3.0 * generator.standard_normal((20, 50)), confidence=0.9) for _ in range(300)]
+    missed = sum(not low <= 3.0 <= high for low, high in found)
+    assert 6 <= missed <= 60, "30 on average; fewer than 6 or more than 60 once in 10 million"
+
+
+@pytest.mark.guarantees(
+    "The epsilon shown is above the true one with a probability of at most ``1 - confidence``, if noise is "
+    "Gaussian and alike in all tensors and levels."
+)
 @pytest.mark.parametrize(
     ("noise", "rate", "steps"),
     [(1.0, 1.0, 1), pytest.param(1.3, 256 / 60_000, 3515, marks=pytest.mark.slow), (0.8, 0.05, 50)],
@@ -67,6 +84,7 @@ def test_counts_bound_epsilon_from_below():
     assert epsilon_by_counts(*scores(1e6, 5000, 1), delta=1e-5, confidence=0.999) < 0.2
 
 
+@pytest.mark.guarantees("Guesses show an epsilon above the true one with a probability of at most ``1 - confidence``.")
 def test_guesses_of_one_run_bound_epsilon_from_below():
     generator = np.random.default_rng(0)
     for epsilon in (0.5, 1.0, 3.0):

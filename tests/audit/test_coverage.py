@@ -53,6 +53,7 @@ def test_a_plan_of_one_step_and_one_record_can_be_varied():
     assert all(case.plan.epsilon() > 0 for case in variations_of(tiny, quick=False))
 
 
+@pytest.mark.guarantees("A plan is attacked as it is: with its clipping style, levels and rows per person.")
 def test_a_plan_is_attacked_as_it_is():
     plan = replace(PLAN, **TWO_LEVELS, max_records_per_person=2, clipping="automatic")
     for quick in (True, False):
@@ -95,6 +96,7 @@ def test_a_person_with_several_rows_is_shown_nearly_what_is_claimed_and_no_more(
     assert epsilon_shown(plan, 0.5) > plan.epsilon(), "with half the noise it would be seen"
 
 
+@pytest.mark.guarantees("Pairs of settings that did not meet are counted and named.")
 def test_pairs_that_did_not_meet_are_counted_and_named():
     attacks = [attack(), attack(replace(PLAN, clipping="automatic", max_records_per_person=3))]
     found = coverage_of(attacks, leaves_out=["what is slow"])

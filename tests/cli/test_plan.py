@@ -71,6 +71,7 @@ def test_sgd_has_an_implied_temperature(figures):
 SGLD = {"clip-norm": 1.5, "learning-rate": 5e-6, "temperature": 0.5, "noise-multiplier": 1.2720742271998804}
 
 
+@pytest.mark.guarantees("Any three of the four SGLD settings give the fourth.")
 @pytest.mark.parametrize("missing", SGLD)
 def test_any_three_of_the_four_sgld_settings_give_the_fourth(figures, missing):
     three = " ".join(f"--{name} {value}" for name, value in SGLD.items() if name != missing)
@@ -177,6 +178,7 @@ def test_bad_input_is_one_line_and_exit_code_two(run, arguments, message):
     assert err.count("\n") == 1
 
 
+@pytest.mark.guarantees("Contradicting settings are refused.")
 @pytest.mark.parametrize("asked", ["--epsilon 0.5", "--noise-multiplier 1.3", "--noise-multiplier 1.25"])
 def test_contradicting_settings_are_refused(run, asked):
     sgld = "--method sgld --clip-norm 1.5 --learning-rate 5e-6 --temperature 0.5 "

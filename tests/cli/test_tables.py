@@ -311,6 +311,7 @@ def test_who_comes_for_a_run_that_was_just_handed_over_makes_no_second_release(f
     assert not unfinished.exists()
 
 
+@pytest.mark.guarantees("What was bought or trained is not bought or trained again when a run is resumed.")
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_goes_on_and_buys_nothing_twice(folder, capsys, how, monkeypatch):
@@ -362,6 +363,8 @@ def test_a_noise_level_that_was_bought_is_not_bought_again(folder, capsys, monke
     assert "noise level of the targets" in (folder / "model" / "card.md").read_text()
 
 
+@pytest.mark.guarantees("What was bought or trained is not bought or trained again when a run is resumed.")
+@pytest.mark.guarantees("FOLDER is there whole or not at all.")
 def test_a_release_that_is_ready_is_handed_over_and_never_made_again(folder, capsys, monkeypatch):
     from dpbnn.tables import fitting
 

@@ -37,6 +37,7 @@ def numbers(device, *shape, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=dtype).to(device)
 
 
+@pytest.mark.guarantees("Everything is computed in float64 and rounded once, when it is stored.")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("length", [0, 1, 130, 5000, 40_000])
 def test_squares_are_those_of_float64(device, length, dtype):
@@ -104,6 +105,7 @@ def test_limits_are_handed_over_in_more_than_float32(device, clip_norm):
     assert factors(terms, limit=clip_norm).tolist() == pytest.approx([clip_norm / 1e8] * 2, rel=1e-12)
 
 
+@pytest.mark.guarantees("A record with factor zero contributes exactly zero, whatever it holds.")
 @pytest.mark.parametrize(("records", "shape"), [(1, (1,)), (5, (3, 5)), (70, (40,)), (130, ()), (6, (2, 70_000))])
 def test_weighted_sums_leave_out_what_has_the_factor_zero(device, records, shape):
     values = numbers(device, records, *shape)
@@ -123,6 +125,7 @@ def test_weighted_sums_leave_out_what_has_the_factor_zero(device, records, shape
     torch.testing.assert_close(scaled, expected, rtol=1e-6, atol=0)
 
 
+@pytest.mark.guarantees("A record with factor zero contributes exactly zero, whatever it holds.")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("records", "positions", "d", "p"),
@@ -140,6 +143,7 @@ def test_weighted_products_leave_out_what_has_the_factor_zero(device, records, p
         )
 
 
+@pytest.mark.guarantees("Everything is computed in float64 and rounded once, when it is stored.")
 def test_weighted_products_are_added_up_in_float64(device):
     """Terms that cancel but for one in 10^10, of which float32 would leave nothing."""
     a, g = torch.ones(1, 3, 32, device=device), torch.ones(1, 3, 32, device=device)
@@ -169,6 +173,26 @@ def test_what_is_finite_stays_and_all_else_is_zero(device):
     found = fused.finite(values)
     assert found.dtype == torch.float64
     assert torch.equal(found, values.double().nan_to_num(0.0, 0.0, 0.0))
+
+
+@pytest.mark.guarantees("The order of additions is fixed: the same numbers give the same result.")
+def test_the_same_numbers_give_the_same_result(device):
+    a, g, weights = (numbers(device, *shape) for shape in ((70, 3, 40), (70, 3, 20), (70,)))
+    wide = numbers(device, 9, 70_000)
+
+    def product(*factors):
+        out = torch.empty(20, 40, device=device)
+        fused.weighted_product(*factors, out)
+        return out
+
+    for compute in (
+        lambda: fused.squares(wide),
+        lambda: fused.products(a[:, 0], g[:, 0], 1e-8),
+        lambda: fused.weighted_sum(a, weights.double()),
+        lambda: product(a, g, weights.double()),
+    ):
+        first = compute()
+        assert all(torch.equal(compute(), first) for _ in range(3))
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,14 @@ def distance(first, second):
     return math.sqrt(sum(float((first[name].double() - second[name].double()).square().sum()) for name in first))
 
 
+@pytest.mark.guarantees(
+    "Adding or removing one record moves `gradients`, all of them taken together as one vector, by at most "
+    "`sensitivity` in the Euclidean norm."
+)
+@pytest.mark.guarantees(
+    "Adding or removing any record, whatever its values, moves the sum by at most C, as long as the others' "
+    "gradients are rounded as before (docs/privacy.md; with ``micro_batch_size=1`` they always are)."
+)
 @settings(max_examples=50)
 @given(data=st.data())
 @pytest.mark.parametrize("name", MODELS)
@@ -63,6 +71,7 @@ def test_adding_any_record_moves_the_sum_by_at_most_the_clip_norm(name, data):
     assert distance(without.gradients, with_extra.gradients) <= clip_norm
 
 
+@pytest.mark.guarantees("A record whose loss or gradient is not finite contributes zero.")
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_record_that_is_not_finite_contributes_zero(name, bad):
@@ -76,6 +85,7 @@ def test_a_record_that_is_not_finite_contributes_zero(name, bad):
         assert torch.allclose(gradient, other, atol=1e-6)
 
 
+@pytest.mark.guarantees("Values never raise, but for whole numbers outside of a table that the model looks them up in.")
 def test_bad_targets_contribute_zero_and_never_raise():
     model = nn.Sequential(nn.Linear(4, 3))
     x = torch.randn(3, 4)
@@ -97,6 +107,11 @@ def nearly_cancelling(dtype, positions=32, width=48):
     return a.to(dtype).float(), g.to(dtype).float()
 
 
+@pytest.mark.guarantees(
+    "The norm that is clipped is the norm of what is summed, whatever cancels in it: `Dense` and `Rows` take "
+    "the norm of the very numbers that they sum, and `Outer` never reports less than what rounding could "
+    "leave."
+)
 @pytest.mark.parametrize("precision", ["highest", "high", "medium"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_no_record_gets_through_with_more_than_the_clip_norm_when_its_gradient_nearly_cancels(dtype, precision):
@@ -190,6 +205,11 @@ def terms_of(first, second, way):
     return both if way == "outer" else Deferred.of(both.inputs[:, 0], both.output_gradients[:, 0], shape)
 
 
+@pytest.mark.guarantees(
+    "The norm that is clipped is the norm of what is summed, whatever cancels in it: `Dense` and `Rows` take "
+    "the norm of the very numbers that they sum, and `Outer` never reports less than what rounding could "
+    "leave."
+)
 @pytest.mark.parametrize("way", ["outer", "deferred", "joint", "tied"])
 @pytest.mark.parametrize("apart", [1e-4, 1e-8, 1e-9, 1e-10])
 def test_in_float64_no_form_measures_less_than_it_sums(way, apart):
@@ -275,6 +295,10 @@ def test_an_early_break_leaks_no_partial_sum_into_the_next_step():
     assert distance(expected.gradients, again.gradients) == 0.0
 
 
+@pytest.mark.guarantees(
+    "Adding or removing any record, whatever its values, moves the sum by at most C, as long as the others' "
+    "gradients are rounded as before (docs/privacy.md; with ``micro_batch_size=1`` they always are)."
+)
 @pytest.mark.parametrize("micro_batch_size", [None, 10**6])
 @pytest.mark.parametrize("layers", [[], [nn.PReLU()]], ids=["book-keeping", "vmap"])
 def test_one_record_among_very_many_moves_the_sum_by_at_most_the_clip_norm(layers, micro_batch_size):

@@ -56,6 +56,7 @@ def test_a_float32_sum_in_a_row_would_have_been_moved_by_more():
     assert sums[0] - sums[1] > 1.1
 
 
+@pytest.mark.guarantees("Rounding of the sum stays within its share of the clip norm (`dpbnn.clipping.summation`).")
 @pytest.mark.parametrize("together", [10, 259, 300, 512, 2000, 60_000])
 def test_sums_are_as_close_to_the_truth_as_promised(together):
     """Even if all records were as long as they may be: n u C / 2 for each that is added up in a row."""

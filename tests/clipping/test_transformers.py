@@ -229,6 +229,7 @@ class HiddenUse(nn.Module):
         return Hidden.apply(self.norm(self.layer(x)), self.norm.weight).sum(1)[:, :CLASSES]
 
 
+@pytest.mark.guarantees("A weight whose use is not accounted for is noticed and never dropped.")
 @pytest.mark.filterwarnings("ignore:Neither book-keeping:dpbnn.errors.DpbnnWarning")
 def test_a_use_that_nobody_sees_is_found_by_the_loop():
     model = HiddenUse()

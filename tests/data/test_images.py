@@ -91,6 +91,7 @@ def test_a_server_with_other_contents_is_not_believed(published, server):
     assert not (images._cache() / "mnist" / images.TEST_LABELS).exists()
 
 
+@pytest.mark.guarantees("A download that fails leaves nothing behind, and the error says how to get the files by hand.")
 def test_without_a_server_the_error_says_how_to_get_the_files(published):
     with pytest.raises(
         DpbnnError, match=r"mnist is neither in \$DPBNN_DATA nor in .*set DPBNN_DATA.*DPBNN_MIRROR"
@@ -105,6 +106,7 @@ def test_without_pooch_the_error_says_what_to_install(published, monkeypatch):
         load_images("mnist")
 
 
+@pytest.mark.guarantees("A file whose SHA-256 is not the published one is never read.")
 def test_a_file_that_is_not_the_published_one_is_refused(published, monkeypatch):
     monkeypatch.setenv("DPBNN_DATA", str(published.parent))
     (published / images.TRAIN_LABELS).write_bytes(b"something else")

@@ -195,6 +195,7 @@ def drawn(draw, workers, rows=tuple(range(9)), first_step=0, randomness=None, da
     }
 
 
+@pytest.mark.guarantees("What reading a record draws is a function of the secret key, the step and the record's row.")
 @pytest.mark.parametrize(("workers", "draw"), READ)
 def test_what_reading_a_record_draws_does_not_depend_on_the_others(workers, draw):
     everybody, without = drawn(draw, workers), drawn(draw, workers, rows=(1, 2, 5, 8))
@@ -254,6 +255,7 @@ def test_a_data_set_that_draws_is_the_same_every_time_that_it_is_read_whole():
     assert torch.equal(first[0], again[0])
 
 
+@pytest.mark.guarantees("What reading a record draws is a function of the secret key, the step and the record's row.")
 def test_runs_with_workers_repeat_with_the_same_key_alone():
     how = {"execution": dpbnn.Execution(dataset_workers=1)}
     first, again, other = (fit_on(Augmented(by_all), unsafe_seed=seed, **how) for seed in (1, 1, 2))

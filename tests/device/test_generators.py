@@ -10,6 +10,7 @@ from torch import nn
 from torch.func import grad, vmap
 
 from dpbnn.device.generators import Generators, drawing_from, without_fast_path
+from dpbnn.errors import DpbnnError
 
 ONES = torch.ones(40, 6)
 IMAGES = torch.ones(4, 30, 3, 3)
@@ -53,6 +54,8 @@ TRANSFORMER = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5, batch_first=True
 LSTM = nn.LSTM(8, 8, num_layers=2, dropout=0.5, batch_first=True)
 
 
+@pytest.mark.guarantees("Seeding the default generators, in any thread, changes nothing that is drawn inside.")
+@pytest.mark.guarantees("Inside, torch's default generators are neither read nor changed.")
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 def test_whatever_draws_draws_from_the_given_generators_alone(draw):
     found = []
@@ -73,6 +76,15 @@ def test_a_generator_that_is_named_stays():
     with drawing_from(Generators.seeded(1)) as generators:
         assert torch.equal(torch.rand(4, generator=inside), expected)
     assert not generators.used
+
+
+@pytest.mark.guarantees("What draws in a way that cannot be redirected is refused.")
+def test_what_draws_without_a_generator_is_refused():
+    with torch.library._scoped_library("of_a_user", "DEF") as library:
+        library.define("jitter(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+        library.impl("jitter", lambda x: x + torch.empty_like(x).uniform_(), "CPU")
+        with drawing_from(Generators.seeded(1)), pytest.raises(DpbnnError, match="takes no generator"):
+            torch.ops.of_a_user.jitter(ONES)
 
 
 def test_what_does_not_draw_is_not_taken_for_drawing():

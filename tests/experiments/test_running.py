@@ -54,6 +54,7 @@ def run(store, jobs, minutes=None):
     return {key: own.found for key, own in run_jobs(jobs, store, "cpu", minutes, show=False).items()}
 
 
+@pytest.mark.guarantees("A job that is done is not done again, unless its settings have changed.")
 def test_every_job_is_done_once_and_jobs_of_a_kind_together(tmp_path):
     store, jobs = Store(tmp_path), [Doubling(number) for number in (1, 2, 3, 1)]
     assert run(store, jobs) == {f"twice {number}": {"twice": 2 * number} for number in (1, 2, 3)}
@@ -63,6 +64,7 @@ def test_every_job_is_done_once_and_jobs_of_a_kind_together(tmp_path):
     assert sorted(Doubling.done) == [1, 2, 3, 5]
 
 
+@pytest.mark.guarantees("A job that is done is not done again, unless its settings have changed.")
 def test_a_job_with_other_settings_is_another_job(tmp_path):
     run(Store(tmp_path), [Doubling(1)])
     run(Store(tmp_path), [Doubling(1, version=2)])
@@ -84,6 +86,7 @@ def test_nothing_is_begun_after_the_time(tmp_path):
     assert Doubling.done == []
 
 
+@pytest.mark.guarantees("Whatever interrupts, every file holds all of what it says.")
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     file = tmp_path / "deep" / "file.json"
     write(file, b"before")

@@ -218,6 +218,7 @@ def last_weights(method, plan):
     return posterior.weights if hasattr(posterior, "weights") else posterior.sample(len(posterior) - 1)
 
 
+@pytest.mark.guarantees("DP-SGLD and its conversion to DP-SGD give the same iterates from the same seeds.")
 @pytest.mark.parametrize("prior", CONVERTED.values(), ids=CONVERTED)
 @pytest.mark.parametrize("temperature", [None, 1e4])
 def test_sgld_as_sgd_gives_the_same_iterates(prior, temperature):
@@ -230,6 +231,7 @@ def test_sgld_as_sgd_gives_the_same_iterates(prior, temperature):
     assert not torch.allclose(first["0.weight"], wrong["0.weight"], rtol=1e-3)
 
 
+@pytest.mark.guarantees("DP-SGD and its conversion to DP-SGLD give the same iterates from the same seeds.")
 @pytest.mark.parametrize("prior", CONVERTED.values(), ids=CONVERTED)
 @pytest.mark.parametrize("rate", [0.07, [(0.07, 10), (0.03, 20)]])
 def test_sgd_as_sgld_gives_the_same_iterates(prior, rate):

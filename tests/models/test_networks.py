@@ -28,6 +28,7 @@ def test_a_network_is_rebuilt_from_plain_settings(network):
     assert type(network).__name__ in NETWORKS
 
 
+@pytest.mark.guarantees("Torch's default generator is left as it was.")
 def test_torchs_own_generator_is_left_as_it_was_where_a_release_is_loaded(tmp_path):
     plan = dpbnn.PrivacyPlan(dataset_size=20, batch_size=5, steps=2, clip_norm=1.0, noise_multiplier=1.0, delta=1e-3)
     settings = {"method": dpbnn.SGD(0.1), "plan": plan, "likelihood": dpbnn.Categorical(), "progress": False}

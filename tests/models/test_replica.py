@@ -34,6 +34,7 @@ class Odd(nn.Module):
         return self.hidden[1]["last"](self.act(self.second(self.first(x))) + self.shift + self.made.detach())
 
 
+@pytest.mark.guarantees("Parameters, buffers and other tensors are shared.")
 def test_a_replica_shares_tensors_and_no_modules():
     model = Odd()
     other = replica(model)
@@ -47,6 +48,7 @@ def test_a_replica_shares_tensors_and_no_modules():
     assert torch.equal(model(x), other(x))
 
 
+@pytest.mark.guarantees("Nothing that happens to the replica's modules happens to the model's.")
 def test_what_happens_to_a_replica_does_not_happen_to_the_model():
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
     other = replica(model)

@@ -49,6 +49,7 @@ def test_delta_has_a_limit_too():
             train()
 
 
+@pytest.mark.guarantees("A fit that would go over is refused before anything but checks has looked at a record.")
 def test_a_refused_fit_has_not_seen_a_record(monkeypatch):
     seen = []
     monkeypatch.setattr("dpbnn.training.steps.EagerSteps.release_and_take", lambda *_: seen.append(1))
@@ -57,6 +58,7 @@ def test_a_refused_fit_has_not_seen_a_record(monkeypatch):
     assert not seen
 
 
+@pytest.mark.guarantees("What was charged stays charged, also where a fit fails.")
 def test_what_fails_stays_charged(monkeypatch):
     def broken(*_):
         raise RuntimeError("power cut")

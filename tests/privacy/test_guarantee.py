@@ -22,6 +22,7 @@ WEAK = PrivacyPlan(
 PUBLIC = PrivacyPlan.without_privacy(dataset_size=10, batch_size=2, steps=3)
 
 
+@pytest.mark.guarantees("Epsilon is rounded up, never down.")
 @pytest.mark.parametrize("noise", [0.9, 1.2345, 1.3, 2.0, 77.0])
 def test_epsilon_is_rounded_up_never_down(noise):
     plan = PrivacyPlan(60_000, 256, 300, 1.5, noise, 1e-5)
@@ -42,6 +43,7 @@ def test_a_guarantee_holds_everything_that_gives_epsilon_a_meaning():
     assert guarantee.plan == PLAN
 
 
+@pytest.mark.guarantees("An approximation is never part of a guarantee.")
 def test_an_approximation_is_never_part_of_a_guarantee():
     with pytest.raises(DpbnnError, match="accountant of a guarantee must be one of 'pld', 'rdp', got 'gdp'"):
         PrivacyGuarantee.for_plan(PLAN, accountant="gdp")
@@ -102,6 +104,7 @@ def test_a_weak_promise_is_called_weak():
         assert caution not in str(PrivacyGuarantee.for_plan(PLAN))
 
 
+@pytest.mark.guarantees("A voided guarantee says so first.")
 @pytest.mark.parametrize(
     "guarantee",
     [
@@ -132,6 +135,7 @@ def test_further_assumptions_join_the_usual_ones():
     assert "the labels are public." in str(guarantee)
 
 
+@pytest.mark.guarantees("JSON gives the same guarantee back.")
 @pytest.mark.parametrize(
     "guarantee",
     [

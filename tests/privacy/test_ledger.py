@@ -35,6 +35,7 @@ def guarantee_of(ledger):
     return PrivacyGuarantee.for_ledger(ledger, Circumstances(), random_source="a test")
 
 
+@pytest.mark.guarantees("No noise level is ever charged for more steps than the plan has at that level.")
 def test_no_noise_level_is_ever_charged_for_more_steps_than_the_plan_has_at_that_level():
     ledger = Ledger(plan([(1.0, 2), (2.0, 3)], 5))
     for step, mark in ((0, 10), (1, 11), (0, 99)):
@@ -47,6 +48,7 @@ def test_no_noise_level_is_ever_charged_for_more_steps_than_the_plan_has_at_that
     assert ledger.can_afford(2)
 
 
+@pytest.mark.guarantees("A step that is repeated bit for bit is charged once.")
 def test_a_step_that_is_repeated_bit_for_bit_is_charged_once():
     ledger = Ledger(plan(1.0, 3), [(0, 10), (1, 11)])
     assert ledger.holds(1, 11)
@@ -96,6 +98,7 @@ def test_a_single_number_without_a_dimension_has_a_fingerprint(dtype):
     assert fingerprint(one) == fingerprint(NoisySum({"a": one.gradients["a"].view(1)})) != fingerprint(other)
 
 
+@pytest.mark.guarantees("Opening a ledger charges the open budget once.")
 def test_opening_a_ledger_charges_the_open_budget_once():
     with dpbnn.BudgetAccountant(epsilon=50, delta=1e-4) as budget:
         ledger = completed(Ledger.open(plan(5.0, 2, (0.1,)), {"a bound": 0.1}))
@@ -119,6 +122,7 @@ def test_a_run_is_charged_with_the_noise_that_it_draws():
     assert budget.charges == [Together((release.guarantee.plan,))]
 
 
+@pytest.mark.guarantees("Nothing is released from a ledger that was not opened.")
 def test_nothing_is_released_from_a_ledger_that_was_not_opened():
     with pytest.raises(LedgerError, match="never charged; this is a bug, and nothing of this run must be used"):
         guarantee_of(completed(Ledger(plan(5.0, 2))))
@@ -126,6 +130,7 @@ def test_nothing_is_released_from_a_ledger_that_was_not_opened():
         Ledger(plan(5.0, 2, (0.1,))).buy("a bound", draw(1.0))
 
 
+@pytest.mark.guarantees("Nothing is released before every step and every purchase of the plan is made.")
 def test_nothing_is_released_before_every_step_and_every_purchase_of_the_plan_is_made():
     bought = {"a bound": 0.1, "a level": 0.2}
     ledger = Ledger.open(plan([(5.0, 2), (6.0, 1)], 3, (0.1, 0.2)), bought)
@@ -164,6 +169,7 @@ def test_what_the_caller_has_bought_is_listed_as_such():
         Ledger.open(plan(5.0, 2, (0.1,))).buy("a bound", draw(1.0))
 
 
+@pytest.mark.guarantees("After it is settled nothing is released any more.")
 def test_after_it_is_settled_nothing_is_released_any_more():
     ledger = completed(Ledger.open(plan(5.0, 2, (0.1,)), {"a bound": 0.1}))
     ledger.buy("a bound", draw(3.0))
@@ -183,6 +189,7 @@ def test_a_run_is_resumed_before_anything_else_is_charged():
         ledger.resume([(0, 10)])
 
 
+@pytest.mark.guarantees("Nothing is released from a ledger that is not in order.")
 def test_a_step_that_is_not_charged_stops_the_release(monkeypatch):
     x, y = torch.zeros(100, 2), torch.zeros(100, dtype=torch.long)
     how = {"method": dpbnn.SGD(0.1), "likelihood": dpbnn.Categorical(), "progress": False}
@@ -208,6 +215,7 @@ PLANS = [plan(4.0, 3, (0.1,), most=3), plan(5.0, 2, (0.2,), most=3)]
 BOUGHT = [{"a bound": 0.1}, {"a bound": 0.2}]
 
 
+@pytest.mark.guarantees("A search is charged once, for all fits and the choice.")
 def test_a_search_is_charged_once_for_all_fits_and_the_choice():
     with dpbnn.BudgetAccountant(epsilon=20, delta=1e-4) as budget:
         search = SearchLedger(PLANS, BOUGHT, epsilon=9.0, delta=1e-5)
@@ -224,6 +232,7 @@ def test_a_search_is_charged_once_for_all_fits_and_the_choice():
         SearchLedger(PLANS, BOUGHT, epsilon=0.5, delta=1e-5)
 
 
+@pytest.mark.guarantees("A person who chooses is charged for all rows.")
 def test_a_person_who_chooses_is_charged_for_all_rows():
     asked = []
     search = SearchLedger(PLANS, BOUGHT, epsilon=9.0, delta=1e-5)
@@ -232,6 +241,7 @@ def test_a_person_who_chooses_is_charged_for_all_rows():
     assert 3 * asked[0].epsilon == pytest.approx(9.0)
 
 
+@pytest.mark.guarantees("Nothing of a candidate is released before all candidates and the choice are settled.")
 def test_nothing_of_a_candidate_is_released_before_all_candidates_and_the_choice_are_settled():
     search = SearchLedger(PLANS, BOUGHT, epsilon=9.0, delta=1e-5)
     first, second = search.ledgers
@@ -277,6 +287,7 @@ def test_a_guarantee_is_complete_when_it_is_made():
         PrivacyGuarantee.for_ledger(ledger, Circumstances("nearby"), random_source="a coin")
 
 
+@pytest.mark.guarantees("Every sum that has got its noise is charged before it is used, or dropped.")
 def test_every_sum_that_has_got_its_noise_is_charged_before_it_is_used_or_dropped():
     ledger = Ledger.open(plan(5.0, 3))
     with pytest.raises(LedgerError, match="was not told of"):

@@ -46,6 +46,7 @@ def test_the_account_names_its_accountant():
     assert "approximation" in plan(PAPER).account("gdp").remark
 
 
+@pytest.mark.guarantees("Epsilon falls with noise and delta and grows with rate and steps.")
 @pytest.mark.parametrize("accountant", ["pld", "rdp", "gdp", None])
 def test_epsilon_falls_with_noise_and_delta_and_grows_with_rate_and_steps(accountant):
     middle = plan().epsilon(accountant)
@@ -57,6 +58,7 @@ def test_epsilon_falls_with_noise_and_delta_and_grows_with_rate_and_steps(accoun
         assert plan(**free).epsilon(accountant) == middle
 
 
+@pytest.mark.guarantees("Two equal runs cost what one costs.")
 def test_two_equal_runs_cost_what_one_costs():
     runs = plan(noise_multiplier=[(1.3, 30), (1.3, 70)])
     assert runs.noise_levels == ((1.3, 100),)
@@ -154,6 +156,7 @@ def test_unknown_words_are_refused():
         plan().epsilon("prv")
 
 
+@pytest.mark.guarantees("A plan without privacy has infinite epsilon.")
 def test_a_plan_without_privacy_has_infinite_epsilon():
     public = PrivacyPlan.without_privacy(dataset_size=10, batch_size=2, steps=3)
     assert not public.is_private
@@ -177,6 +180,7 @@ def test_the_event_says_what_is_released():
     assert list(two.sampling_probs) == pytest.approx([0.99**2, 2 * 0.99 * 0.01, 0.01**2])
 
 
+@pytest.mark.guarantees("JSON gives the same plan back.")
 @pytest.mark.parametrize(
     "original",
     [
@@ -230,6 +234,7 @@ def test_noise_for_a_target_comes_out(epsilon, noise):
     assert calibrated.noise_multiplier == pytest.approx(noise, abs=1e-3)
 
 
+@pytest.mark.guarantees("The calibrated plan keeps its budget.")
 @pytest.mark.parametrize(
     ("epsilon", "changes"),
     [
@@ -248,6 +253,7 @@ def test_the_calibrated_plan_keeps_its_budget(epsilon, changes):
     assert calibrated.epsilon(adjacency=adjacency) <= epsilon
 
 
+@pytest.mark.guarantees("A little less noise would break the budget.")
 @pytest.mark.parametrize("epsilon", [0.5, 1.0])
 def test_a_little_less_noise_would_break_the_budget(epsilon):
     calibrated = PrivacyPlan.for_budget(epsilon=epsilon, **BUDGET)

@@ -30,6 +30,7 @@ def draw(value, seen=None):
     return mechanism
 
 
+@pytest.mark.guarantees("A permit can be used once.")
 def test_a_permit_can_be_used_once():
     def twice(permit):
         return permit.spend("first") + permit.spend("second")
@@ -38,6 +39,7 @@ def test_a_permit_can_be_used_once():
         Purchases(PROMISED).buy("a bound", twice)
 
 
+@pytest.mark.guarantees("A permit that no ledger has given out is refused.")
 def test_a_permit_that_no_ledger_has_given_out_is_refused():
     purchases = Purchases(PROMISED)
     for mechanism in (
@@ -48,6 +50,7 @@ def test_a_permit_that_no_ledger_has_given_out_is_refused():
             mechanism(Permit("a bound", 100.0, 1, purchases))
 
 
+@pytest.mark.guarantees("A permit is worth nothing after its purchase.")
 def test_a_permit_is_worth_nothing_after_its_purchase():
     kept, purchases = [], Purchases(PROMISED)
     purchases.buy("a bound", draw(1.0, kept))
@@ -59,6 +62,7 @@ def test_a_permit_is_worth_nothing_after_its_purchase():
         kept[1].spend("late")
 
 
+@pytest.mark.guarantees("What is not promised cannot be bought.")
 def test_what_is_not_promised_cannot_be_bought():
     purchases = Purchases(PROMISED)
     with pytest.raises(LedgerError, match="'a secret' was to be bought and was not promised"):
@@ -69,6 +73,7 @@ def test_what_is_not_promised_cannot_be_bought():
     assert purchases.missing() == ["a bound", "a level"]
 
 
+@pytest.mark.guarantees("What was bought is not drawn again.")
 def test_what_was_bought_is_not_drawn_again():
     seen, purchases = [], Purchases(PROMISED, rows_per_person=3)
     assert [purchases.buy("a bound", draw(value, seen)) for value in (1.0, 2.0)] == [1.0, 1.0]
@@ -76,6 +81,7 @@ def test_what_was_bought_is_not_drawn_again():
     assert purchases.entries == (Entry("a bound", "a draw", 0.1, 1, 3),)
 
 
+@pytest.mark.guarantees("A value that was drawn without its permit is refused.")
 def test_a_value_that_was_drawn_without_its_permit_is_refused():
     purchases = Purchases(PROMISED)
     with pytest.raises(LedgerError, match="did not spend its permit"):
@@ -85,6 +91,7 @@ def test_a_value_that_was_drawn_without_its_permit_is_refused():
     assert purchases.missing() == ["a bound", "a level"]
 
 
+@pytest.mark.guarantees("What was drawn and lost is not drawn again.")
 def test_what_was_drawn_and_lost_is_not_drawn_again():
     def broken(permit):
         permit.spend("a draw")
@@ -110,6 +117,7 @@ def test_a_run_that_goes_on_buys_nothing_twice(tmp_path):
     assert again.missing() == ["a level"]
 
 
+@pytest.mark.guarantees("The file is whole, on disk and for its owner alone before a value is used.")
 def test_the_file_is_whole_on_disk_and_for_its_owner_alone_before_a_value_is_used(tmp_path, monkeypatch):
     synced, fsync = [], os.fsync
     path = tmp_path / "run" / "ledger.json"
@@ -139,6 +147,7 @@ def test_the_file_is_whole_on_disk_and_for_its_owner_alone_before_a_value_is_use
     assert PurchaseFile(path).open(PLAN, PROMISED) == {"a bound": Bought("a draw", 3.0)}
 
 
+@pytest.mark.guarantees("A file of another plan or of other purchases is refused.")
 @pytest.mark.parametrize(
     "change",
     [

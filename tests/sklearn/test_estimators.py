@@ -446,6 +446,7 @@ def test_a_checkpoint_of_another_plan_or_a_foreign_folder_is_refused(classes, tm
     assert not (tmp_path / "run").exists(), "neither after a fit nor where nothing was spent"
 
 
+@pytest.mark.guarantees("A fit that fails leaves the estimator as it was.")
 def test_a_fit_that_fails_leaves_the_estimator_as_it_was(classes, monkeypatch):
     model = DPBayesClassifier(bounds=(0, 10), **FULL_BATCH).fit(*classes)
     before = dict(vars(model))
@@ -456,6 +457,7 @@ def test_a_fit_that_fails_leaves_the_estimator_as_it_was(classes, monkeypatch):
     assert model.predict(classes[0]).shape == (1500,)
 
 
+@pytest.mark.guarantees("Predictions in other threads are those of one fit or of another, never of both.")
 def test_predictions_in_other_threads_are_those_of_one_fit_or_of_another_never_of_both(classes):
     """Labels, bounds and networks of two fits that differ in all of them, while the estimator goes to and fro."""
     X, y = classes

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from dpbnn.errors import DpbnnError
@@ -33,6 +34,7 @@ def test_few_rows_are_trained_on_shortly_and_with_few_weights():
     assert small.learning_rate * small.plan.steps < large.learning_rate * large.plan.steps
 
 
+@pytest.mark.guarantees("What is given is kept.")
 def test_what_is_given_is_kept():
     given = {
         "hidden": [7],
@@ -48,6 +50,21 @@ def test_what_is_given_is_kept():
     assert (chosen.plan.clip_norm, chosen.plan.batch_size) == (2.0, 100)
     assert chosen.reasons["clip_norm"] == "given"
     assert chosen.reasons["steps"] != "given"
+
+
+@pytest.mark.guarantees("What is chosen depends on public facts alone.")
+def test_what_is_chosen_depends_on_public_facts_alone():
+    """Two data sets with the same facts, and nothing else in common."""
+    from dpbnn.sklearn import DPBayesClassifier
+
+    generator = np.random.default_rng(0)
+    tables = [(generator.random((50, 3)), np.arange(50) % 2), (np.ones((40, 3)), np.ones(40, dtype=int))]
+    facts = {"bounds": (0, 1), "classes": [0, 1], "dataset_size": 50, "batch_size": 50}
+    releases = [DPBayesClassifier("sgd", delta=1e-3, **facts).fit(*table).release_ for table in tables]
+    assert len({release.guarantee.plan for release in releases}) == 1
+    assert releases[0].settings["learning_rate"] == releases[1].settings["learning_rate"]
+    shapes = [{name: own.shape for name, own in release.posterior.weights.items()} for release in releases]
+    assert shapes[0] == shapes[1]
 
 
 def test_epochs_give_steps():

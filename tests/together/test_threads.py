@@ -118,6 +118,7 @@ def test_fits_of_one_model_in_threads_are_those_of_one(name, device):
         assert all(torch.equal(tensors[key], values) for key, values in expected.items())
 
 
+@pytest.mark.guarantees("Seeding the default generators, in any thread, changes nothing that is drawn inside.")
 def test_masks_are_the_runs_own_whatever_another_thread_seeds():
     model = network()
     expected = fitted(model, METHODS["mc_dropout"]).posterior.weights
@@ -162,6 +163,7 @@ def test_loading_and_predicting_in_threads(tmp_path):
         assert all(torch.equal(found, expected) for found in in_threads(loaded, 80))
 
 
+@pytest.mark.guarantees("The model is left as it is, at every moment.")
 def test_checks_of_one_model_in_threads_agree():
     model = network().train()
     expected = check_model(model, dpbnn.Categorical(), X, Y)

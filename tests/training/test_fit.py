@@ -61,6 +61,7 @@ class Releases:
         monkeypatch.setattr(eager, "add_noise", watched)
 
 
+@pytest.mark.guarantees("No step is taken beyond the plan.")
 def test_no_step_is_taken_beyond_the_plan(monkeypatch):
     releases = Releases(monkeypatch)
     release = fit(the_plan=plan(steps=7))
@@ -90,6 +91,7 @@ def test_every_step_gets_its_own_noise_and_clip_norm_from_the_runs(monkeypatch):
     assert seen == [(0.5, 2.0), (0.25, 2.0), (0.25, 2.0), (0.25, 1.0), (0.25, 1.0)]
 
 
+@pytest.mark.guarantees("Everything visible depends on the records only through the noisy sums.")
 @pytest.mark.parametrize("options", [{}, {"public_data": (X[:20].clone(), Y[:20].clone())}])
 def test_everything_visible_depends_on_the_records_only_through_the_noisy_sums(monkeypatch, capfd, tmp_path, options):
     """With the releases replaced by constants, two neighbouring data sets must look exactly the same from outside."""

@@ -29,6 +29,7 @@ def test_every_setup_gets_its_own_release_in_order():
     assert not torch.allclose(first, last, atol=1e-4)
 
 
+@pytest.mark.guarantees("Each run has batches and noise of its own.")
 def test_equal_setups_draw_different_noise():
     model, empty = nn.Linear(4, 3), X[:0]
     setups = [dpbnn.Setup(model, dpbnn.SGD(0.1), PLAN, dpbnn.Categorical(), seed=1) for _ in range(2)]

@@ -46,7 +46,7 @@ def noise_multiplier_bounds(inside: np.ndarray, outside: np.ndarray, confidence:
     (normal). Each side of each is wrong with a quarter of ``1 - confidence``.
 
     Guarantees:
-        the true one is outside with a probability of at most ``1 - confidence``
+        The true multiplier is outside with a probability of at most ``1 - confidence``.
     """
     from scipy.stats import chi2, norm
 

@@ -10,12 +10,16 @@ ALARM = 1e-8
 
 @dataclass(frozen=True)
 class Check:
-    """What must be so; the p-value is that of what was seen, and 0 or 1 where there is nothing random about it."""
+    """What must be so; the p-value is that of what was seen, and 0 or 1 where there is nothing random about it.
+
+    Guarantees:
+        Code that is right fails a check at most once in ``1 / ALARM``.
+    """
 
     name: str
     p_value: float
 
     @property
     def holds(self) -> bool:
-        """Wrong on code that is right at most once in ``1 / ALARM``."""
+        """Whether what was seen is no less likely than `ALARM`."""
         return self.p_value >= ALARM

@@ -99,9 +99,8 @@ def audit_mechanism(
     The attack has the plan's clipping style, levels and rows per person; `others` are the records beside the person's.
 
     Guarantees:
-        `epsilon` is above the true one with a probability of at most ``1 - confidence``, if noise is Gaussian and
-        alike in all tensors and levels
-        on code that is right, each check fails at most once in ``1 / ALARM``
+        The epsilon shown is above the true one with a probability of at most ``1 - confidence``, if noise is
+            Gaussian and alike in all tensors and levels.
     """
     attack = Attack(Target(model, likelihood, x, y, plan, method or SGD(1.0), execution, others), observations)
     reached = _Reach.of(attack)

@@ -64,7 +64,7 @@ def audit_training(
     """Train on canaries ``(x, y)``, each of which is in by a coin, and guess which were.
 
     Guarantees:
-        `epsilon` is above the true one with a probability of at most ``1 - confidence``
+        Guesses show an epsilon above the true one with a probability of at most ``1 - confidence``.
     """
     inside = np.random.default_rng().random(len(x)) < 0.5
     there = torch.from_numpy(inside)

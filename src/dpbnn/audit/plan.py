@@ -175,8 +175,8 @@ def audit_plan(plan: PrivacyPlan, *, quick: bool = False, confidence: float = 0.
     """Attack what a plan claims, with models and records of our own. No data is read.
 
     Guarantees:
-        a plan is attacked as it is: with its clipping style, levels and rows per person
-        pairs of settings that did not meet are counted and named
+        A plan is attacked as it is: with its clipping style, levels and rows per person.
+        Pairs of settings that did not meet are counted and named.
     """
     cases, variations = list(cases_of(plan, quick)), list(variations_of(plan, quick))
     runs, of_each_run = _of_one_run(CANARIES[quick]), 1 - (1 - confidence) / len(METHODS)

@@ -48,11 +48,7 @@ class RandomnessAudit:
 
 
 def audit_randomness() -> RandomnessAudit:
-    """Draw for steps near and far, and compare all with all.
-
-    Guarantees:
-        on code that is right, each check fails at most once in ``1 / ALARM``
-    """
+    """Draw for steps near and far, and compare all with all."""
     steps = _steps()
     runs = [Randomness.from_operating_system() for _ in range(RUNS)]
     streams = [

@@ -45,11 +45,7 @@ class RoundingAudit:
 
 
 def audit_rounding(records: int = 2**18) -> RoundingAudit:
-    """Add up records that are hard to add up.
-
-    Guarantees:
-        on code that is right the check does not fail
-    """
+    """Add up records that are hard to add up."""
     level: Any = {"clip_norm": [(norm, 1) for norm in CLIP_NORMS], "noise_multiplier": 1.0, "delta": 1e-5}
     model = nn.Linear(1, 1, bias=False, device="cuda" if torch.cuda.is_available() else None)
     nn.init.zeros_(model.weight)

@@ -20,7 +20,7 @@ from dpbnn.models.likelihoods import HomoscedasticGaussian
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.training.fit import prepared, steps_from
 
-__all__ = ["SamplingAudit", "audit_sampling"]
+__all__ = ["SamplingAudit", "audit_sampling", "checks_of_counts"]
 
 RECORDS, DECLARED = 500, 400
 HARDLY_ANY = 1e-3
@@ -49,17 +49,13 @@ class SamplingAudit:
 
 
 def audit_sampling(sampling_rate: float, batches: int = 2000) -> SamplingAudit:
-    """Count who is in the batches of a run at about this rate.
-
-    Guarantees:
-        on code that is right, each check fails at most once in ``1 / ALARM``
-    """
+    """Count who is in the batches of a run at about this rate."""
     size = min(DECLARED, max(1, round(sampling_rate * DECLARED)))
     inside, few = _counted(RECORDS, DECLARED, size, batches), _counted(2, 10, 3, batches // 4)
     checks = [
         Check("every step has a batch, empty or not", float((len(inside), len(few)) == (batches, batches // 4))),
         Check("nobody is in a batch twice", float(np.isin(inside, (0, 1)).all())),
-        *_counts(inside, size / DECLARED),
+        *checks_of_counts(inside, size / DECLARED),
         _empty(int((few.sum(axis=1) == 0).sum()), len(few), (1 - 3 / 10) ** 2),
     ]
     return SamplingAudit(size / DECLARED, batches, float(inside.mean()), tuple(checks))
@@ -83,7 +79,8 @@ def _counted(records: int, declared: int, size: int, steps: int) -> np.ndarray:
     return np.stack(found) if found else np.zeros((0, records))
 
 
-def _counts(inside: np.ndarray, rate: float) -> Iterator[Check]:
+def checks_of_counts(inside: np.ndarray, rate: float) -> Iterator[Check]:
+    """What must be so of ``[steps, records]``, how often each record was in the batch of each step."""
     from scipy.stats import binom
 
     steps, records = inside.shape

@@ -56,9 +56,9 @@ def clipped_gradient_sum(
 
     Guarantees:
         Adding or removing any record, whatever its values, moves the sum by at most C, as long as the others' gradients
-        are rounded as before (docs/privacy.md; with ``micro_batch_size=1`` they always are).
-        A record whose loss or gradient is not finite contributes zero; values never raise (but for whole numbers
-        outside of a table that the model looks them up in).
+            are rounded as before (docs/privacy.md; with ``micro_batch_size=1`` they always are).
+        A record whose loss or gradient is not finite contributes zero.
+        Values never raise, but for whole numbers outside of a table that the model looks them up in.
         An empty batch gives zeros.
         The model is left as it was, also when an exception interrupts.
     """

@@ -145,7 +145,8 @@ class SGD(Method[SGDState]):
     def as_sgld(self, plan: PrivacyPlan) -> "tuple[SGLD, PrivacyPlan]":
         """The sampler with the same iterates under the same plan: ``eta / n``, at the implied temperature.
 
-        Guarantees: DP-SGD and DP-SGLD with converted settings give the same iterates from the same seeds.
+        Guarantees:
+            DP-SGD and its conversion to DP-SGLD give the same iterates from the same seeds.
         """
         from dpbnn.methods.sgld import SGLD
 

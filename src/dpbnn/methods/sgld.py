@@ -195,7 +195,8 @@ class SGLD(Method[SGLDState]):
 
         The prior keeps its scale: here its energy counts once beside the sum over n records, there it is divided by n.
 
-        Guarantees: DP-SGLD and DP-SGD with converted settings give the same iterates from the same seeds.
+        Guarantees:
+            DP-SGLD and its conversion to DP-SGD give the same iterates from the same seeds.
         """
         if not plan.is_private:
             raise DpbnnError("Without privacy noise DP-SGD does not sample; as_sgd needs a private plan.")

@@ -108,7 +108,8 @@ NETWORKS: dict[str, type[MLP | CNN]] = {"MLP": MLP, "CNN": CNN}
 def rebuild(name: str, settings: Mapping[str, Any]) -> nn.Module:
     """A network of ours from what its release says about it; its weights are drawn, and nobody's draws are touched.
 
-    Guarantees: torch's own generator is left as it was.
+    Guarantees:
+        Torch's default generator is left as it was.
     """
     with drawing_from(Generators.seeded(0)):
         return NETWORKS[_validate.one_of("network", name, NETWORKS)](**settings)

@@ -101,8 +101,8 @@ class BudgetAccountant:
         composition: "basic" or "rdp" (tighter for many fits).
 
     Guarantees:
-        a fit that would go over is refused before anything but checks has looked at a record
-        what was charged stays charged, also where a fit fails
+        A fit that would go over is refused before anything but checks has looked at a record.
+        What was charged stays charged, also where a fit fails.
     """
 
     def __init__(self, epsilon: float, delta: float, composition: str = "basic") -> None:

@@ -53,10 +53,10 @@ class PrivacyGuarantee:
     Built by `for_plan` for what could be released, and by `for_ledger` for what is.
 
     Guarantees:
-        epsilon is rounded up, never down
-        an approximation is never part of a guarantee
-        a voided guarantee says so first
-        json gives the same guarantee back
+        Epsilon is rounded up, never down.
+        An approximation is never part of a guarantee.
+        A voided guarantee says so first.
+        JSON gives the same guarantee back.
     """
 
     epsilon: float

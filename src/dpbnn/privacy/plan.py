@@ -44,10 +44,10 @@ class PrivacyPlan:
     itself without a delta, for one record that is added or removed. They are charged with the run.
 
     Guarantees:
-        epsilon falls with noise and delta and grows with rate and steps
-        two equal runs cost what one costs
-        a plan without privacy has infinite epsilon
-        json gives the same plan back
+        Epsilon falls with noise and delta and grows with rate and steps.
+        Two equal runs cost what one costs.
+        A plan without privacy has infinite epsilon.
+        JSON gives the same plan back.
     """
 
     dataset_size: int
@@ -104,8 +104,8 @@ class PrivacyPlan:
         """The plan with the least noise whose tightest valid epsilon is at most `epsilon`.
 
         Guarantees:
-            the calibrated plan keeps its budget
-            a little less noise would break the budget
+            The calibrated plan keeps its budget.
+            A little less noise would break the budget.
         """
         settings = (dataset_size, batch_size, steps, clip_norm)
         draft = cls(*settings, 1.0, delta, clipping, max_records_per_person, tuple(pure_epsilons))

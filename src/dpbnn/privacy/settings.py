@@ -100,8 +100,8 @@ def complete(method: str, run: Run, given: Given) -> Settings:
     """The settings that follow from what was given.
 
     Guarantees:
-        any three of the four sgld settings give the fourth
-        contradicting settings are refused
+        Any three of the four SGLD settings give the fourth.
+        Contradicting settings are refused.
     """
     run.plan(clip_norm=1.0, noise_multiplier=1.0)
     if one_of("method", method, METHODS) == "sgld":

@@ -109,8 +109,8 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Chosen:
     """Settings for these facts; `given` has what the user decided, by name, and None for nothing.
 
     Guarantees:
-        what is chosen depends on public facts alone
-        what is given is kept
+        What is chosen depends on public facts alone.
+        What is given is kept.
     """
     known = {name: value for name, value in (given or {}).items() if value is not None}
     method = _validate.one_of("method", facts.method, METHODS)

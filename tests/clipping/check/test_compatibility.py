@@ -258,6 +258,9 @@ REFUSED = {
 }
 
 
+@pytest.mark.guarantees(
+    "A model that mixes records or keeps anything of them, as far as synthetic records show, is refused."
+)
 @pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning", "ignore:.*torch.jit.*:DeprecationWarning")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_private_is_refused_by_name(name):
@@ -315,6 +318,7 @@ def test_a_checked_model_can_be_forgotten():
     assert reference() is None
 
 
+@pytest.mark.guarantees("The model is left as it is, at every moment.")
 def test_refusing_leaves_buffers_alone():
     model = RunningMean(False)
     with pytest.raises(DpbnnError):
@@ -322,6 +326,7 @@ def test_refusing_leaves_buffers_alone():
     assert torch.equal(model.mean, torch.zeros(6))
 
 
+@pytest.mark.guarantees("The decision does not depend on the data.")
 def test_the_decision_does_not_depend_on_the_data():
     model = nn.Sequential(nn.Linear(6, 3))
     x, y = torch.full((4, 6), torch.nan), torch.full((4,), -7)

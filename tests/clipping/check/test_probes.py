@@ -271,6 +271,9 @@ LABELS = torch.zeros(4, dtype=torch.long)
 SLOW = pytest.mark.filterwarnings("ignore:.*exactly but slowly", "ignore:.*nested tensors:UserWarning")
 
 
+@pytest.mark.guarantees(
+    "A model that mixes records or keeps anything of them, as far as synthetic records show, is refused."
+)
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_model_that_looks_at_other_records_is_refused_by_what_it_does(name):
     make, message = REFUSED[name]

@@ -247,6 +247,9 @@ def test_the_fused_paths_of_evaluation_mode_are_right_too(layer):
     assert_equals_truth(clipped, clipped_sum(model, Categorical(), x, y, 0.2))
 
 
+@pytest.mark.guarantees(
+    "A recorded tensor that is changed in place afterwards is noticed, and the pass done again on copies."
+)
 def test_an_input_that_is_written_to_after_the_layer_ran_is_recorded_as_it_was():
     in_place, plain = WritesToInput(True), WritesToInput(False)
     plain.load_state_dict(in_place.state_dict())
@@ -274,6 +277,7 @@ def test_an_embedding_tied_to_the_output_layer_gives_the_truth():
     )
 
 
+@pytest.mark.guarantees("A weight whose use is not accounted for is noticed and never dropped.")
 def test_a_path_that_the_trial_did_not_take_is_noticed_when_it_is_taken():
     class Sometimes(nn.Module):
         """Uses its layer's weight once more after it has been told to."""
@@ -311,6 +315,8 @@ def test_all_engines_agree(engine):
         assert torch.allclose(values.dense().values, expected[name].dense().values, atol=1e-6), name
 
 
+@pytest.mark.guarantees("Nothing is left on the user's modules, also when an exception interrupts.")
+@pytest.mark.guarantees("The model is left as it was, also when an exception interrupts.")
 @pytest.mark.parametrize("name", ["in-place module", "lstm", "attention", "hooks of the user's own"])
 @pytest.mark.filterwarnings("ignore:.*vmap:UserWarning", "ignore:.*performance drop:UserWarning")
 def test_the_model_is_left_as_it_was(name):
@@ -327,6 +333,8 @@ def test_the_model_is_left_as_it_was(name):
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
 
+@pytest.mark.guarantees("Nothing is left on the user's modules, also when an exception interrupts.")
+@pytest.mark.guarantees("The model is left as it was, also when an exception interrupts.")
 def test_the_model_is_left_as_it_was_when_an_exception_interrupts():
     class Interrupted(nn.Module):
         def __init__(self):

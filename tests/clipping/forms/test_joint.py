@@ -121,6 +121,10 @@ def test_the_book_keeping_engine_writes_nothing_out_for_an_mlp():
     assert check_model(model, CATEGORICAL, x, y).numbers_written_out > 27
 
 
+@pytest.mark.guarantees(
+    "Adding or removing one record moves `gradients`, all of them taken together as one vector, by at most "
+    "`sensitivity` in the Euclidean norm."
+)
 @pytest.mark.parametrize("num_draws", [1, 2])
 @pytest.mark.parametrize("name", ["mlp", "cnn", "tokens"])
 @pytest.mark.parametrize("clipping", ["flat", "automatic"])
@@ -156,6 +160,7 @@ def test_draws_that_cancel_do_not_hide_a_record():
         assert length <= 1e-3
 
 
+@pytest.mark.guarantees("An empty batch gives zeros.")
 def test_an_empty_batch_gives_zeros_in_both():
     model, x, y, draws = made("cnn", 2)
     found = clip_and_sum(check_model(model, CATEGORICAL, x, y), draws, x[:0], y[:0], 1.0)
@@ -220,6 +225,7 @@ def test_multipliers_that_are_not_finite_do_not_show_whether_a_batch_was_empty(b
         assert all(values.isfinite().all() for values in found.values())
 
 
+@pytest.mark.guarantees("Names, shapes and types of what is released do not depend on the records.")
 def test_types_of_what_is_released_do_not_depend_on_the_number_of_records():
     from dpbnn.privacy.noise.mechanism import add_noise
     from dpbnn.privacy.noise.randomness import Randomness

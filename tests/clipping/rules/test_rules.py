@@ -89,6 +89,7 @@ def test_every_rule_has_a_case():
     assert {type(parameters.values[0]()) for parameters in LAYERS} == set(RULES)
 
 
+@pytest.mark.guarantees("An empty batch gives zeros.")
 @pytest.mark.parametrize(("make", "shape", "integers"), LAYERS)
 @pytest.mark.parametrize("size", [0, 1, 7])
 def test_a_rule_gives_the_truth(make, shape, integers, size):

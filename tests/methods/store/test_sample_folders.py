@@ -77,6 +77,7 @@ def test_samples_on_disk_are_those_in_memory(tmp_path):
     assert same_samples(fit(method=sampling(tmp_path / "samples")), fit(method=sampling(None)))
 
 
+@pytest.mark.guarantees("No two runs keep their samples in one folder.")
 def test_runs_at_once_with_one_path_are_refused_before_any_is_charged(tmp_path):
     methods = [sampling(tmp_path / "a"), sampling(tmp_path / "b"), sampling(tmp_path / "b")]
     setups = [dpbnn.Setup(nn.Linear(6, 3), method, plan(), dpbnn.Categorical(), seed=0) for method in methods]

@@ -67,6 +67,9 @@ def test_the_table_rejects_wrong_noise(factor):
         assert epsilon(name, noise * factor, rate, steps, delta) != pytest.approx(value, abs=2e-3)
 
 
+@pytest.mark.guarantees("RDP is never below the exact Gaussian.")
+@pytest.mark.guarantees("PLD is never below the exact Gaussian.")
+@pytest.mark.guarantees("The tightest is never below the exact Gaussian.")
 @pytest.mark.parametrize("delta", [1e-9, 0.01])
 @pytest.mark.parametrize("noise", [0.5, 40.0])
 @pytest.mark.parametrize("name", [*BOUNDS, None])
@@ -78,6 +81,7 @@ def test_pld_and_rdp_and_the_tightest_are_never_below_the_exact_gaussian(name, n
         assert bound <= exact * (1.005 if name != "rdp" else 1.4) + 0.01
 
 
+@pytest.mark.guarantees("PLD stays valid at small delta and many steps.")
 @pytest.mark.parametrize("delta", [1e-9, 2e-10])
 @pytest.mark.parametrize("steps", [10_000, 100_000, 1_000_000])
 def test_pld_stays_valid_at_small_delta_and_many_steps(steps, delta):
@@ -92,6 +96,7 @@ def test_without_room_for_rounding_pld_would_be_off_to_either_side(monkeypatch):
     assert abs(pld.PLD.account(wanted).epsilon / get_epsilon_gaussian(3.0, 1e-12) - 1) > 0.003
 
 
+@pytest.mark.guarantees("PLD agrees with dp-accounting.")
 @pytest.mark.parametrize(
     "wanted",
     [
@@ -113,6 +118,7 @@ def test_pld_agrees_with_dp_accounting(wanted):
     assert account(wanted, "pld").epsilon == pytest.approx(epsilon_by_dp_accounting(wanted, 1e-4), rel=2e-5)
 
 
+@pytest.mark.guarantees("RDP is never far below PLD.")
 @pytest.mark.parametrize("row", TABLE)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_rdp_is_never_far_below_pld(row, adjacency):
@@ -120,6 +126,7 @@ def test_rdp_is_never_far_below_pld(row, adjacency):
     assert by_rdp >= by_pld * (1 - 1e-3)
 
 
+@pytest.mark.guarantees("RDP for replacing is never below the exact Gaussian.")
 @pytest.mark.parametrize("noise", [1.0, 5.0, 50.0])
 def test_rdp_for_replacing_is_never_below_the_exact_gaussian(noise):
     bound = epsilon("rdp", noise, ALMOST_ONE, 10, 1e-5, adjacency="replace_one")
@@ -127,6 +134,7 @@ def test_rdp_for_replacing_is_never_below_the_exact_gaussian(noise):
     assert exact <= bound <= 2 * exact
 
 
+@pytest.mark.guarantees("Two changes are never cheaper than the exact replacement.")
 @pytest.mark.parametrize("row", [TABLE[0], TABLE[6]])
 def test_two_changes_are_never_cheaper_than_the_exact_replacement(row, monkeypatch):
     exact = charge(*row[:4], adjacency="replace_one")
@@ -152,6 +160,7 @@ def test_several_records_never_cost_more_than_one_record_of_their_joint_norm():
     assert epsilon("pld", 1.5, 0.01, 200, 1e-5) < separately < jointly
 
 
+@pytest.mark.guarantees("The tightest is the smaller of PLD and RDP.")
 @pytest.mark.parametrize("row", TABLE)
 def test_the_tightest_is_the_smaller_of_pld_and_rdp(row):
     tightest = account(charge(*row[:4]))
@@ -159,6 +168,7 @@ def test_the_tightest_is_the_smaller_of_pld_and_rdp(row):
     assert tightest.accountant in BOUNDS
 
 
+@pytest.mark.guarantees("GDP is never the tightest.")
 def test_gdp_is_never_the_tightest():
     assert epsilon("gdp", *TABLE[4][:4]) < account(charge(*TABLE[4][:4])).epsilon
     assert "gdp" not in BOUNDS

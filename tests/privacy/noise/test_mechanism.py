@@ -25,6 +25,9 @@ def has_standard_deviation(values, deviation):
     return min(distribution.cdf(statistic), distribution.sf(statistic)) > 5e-7
 
 
+@pytest.mark.guarantees(
+    "The noise's standard deviation is the noise multiplier times the sensitivity, in every parameter."
+)
 @pytest.mark.parametrize("name", ["weight", "bias"])
 def test_the_noise_has_the_noise_multiplier_times_the_sensitivity_in_every_parameter(name):
     noise = add_noise(clipped(), 1.5, Randomness.from_seed(0), 0).gradients[name] - 3.0
@@ -34,6 +37,7 @@ def test_the_noise_has_the_noise_multiplier_times_the_sensitivity_in_every_param
     assert stats.kstest(noise.flatten()[:5000].numpy() / 3.0, "norm").pvalue > 1e-6
 
 
+@pytest.mark.guarantees("The noise is independent between numbers, parameters and steps.")
 def test_the_noise_is_independent_between_numbers_parameters_and_steps():
     randomness = Randomness.from_seed(1)
 
@@ -46,12 +50,14 @@ def test_the_noise_is_independent_between_numbers_parameters_and_steps():
     assert float(correlations.abs().max()) < 6 / 40_000**0.5
 
 
+@pytest.mark.guarantees("The private sum is gone afterwards.")
 def test_the_private_sum_is_gone_afterwards():
     private = clipped()
     add_noise(private, 1.0, Randomness.from_seed(0), 0)
     assert private.gradients == {}
 
 
+@pytest.mark.guarantees("Noise is drawn and added in float32 or wider.")
 def test_noise_is_drawn_and_added_in_float32_or_wider():
     assert add_noise(clipped(), 1.0, Randomness.from_seed(0), 0).gradients["bias"].dtype == torch.float32
     double = add_noise(clipped(dtype=torch.float64), 1.0, Randomness.from_seed(0), 0).gradients["bias"]

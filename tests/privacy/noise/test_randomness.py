@@ -36,6 +36,7 @@ def test_every_process_has_keys_of_its_own():
     assert len(keys) == 2
 
 
+@pytest.mark.guarantees("Different steps, and different purposes within a step, draw independently.")
 def test_different_steps_and_different_purposes_within_a_step_draw_independently():
     randomness = Randomness.from_seed(1)
     draws = {
@@ -49,6 +50,7 @@ def test_different_steps_and_different_purposes_within_a_step_draw_independently
     assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 0.012  # 5 standard errors
 
 
+@pytest.mark.guarantees("The same key and step draw the same again.")
 def test_the_same_key_and_step_draw_the_same_again():
     first, second = Randomness.from_seed(7), Randomness(Randomness.from_seed(7).key)
     assert torch.equal(normals(first, 3), normals(second, 3))
@@ -67,6 +69,7 @@ def test_the_draws_do_not_depend_on_the_number_of_threads():
         torch.set_num_threads(before)
 
 
+@pytest.mark.guarantees("Normals are standard normals to float32 or better, tails included.")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_normals_are_standard_normals(dtype):
     values = normals(Randomness.from_seed(3), 0, 2_000_000, dtype)
@@ -75,6 +78,7 @@ def test_normals_are_standard_normals(dtype):
     assert abs(float(values.double().var()) - 1) < 5 * (2 / 2e6) ** 0.5
 
 
+@pytest.mark.guarantees("Normals are standard normals to float32 or better, tails included.")
 def test_normals_reach_into_the_tails_where_float32_of_torch_ends():
     """torch's own float32 normals end at 5.77; beyond 4.5 and 5 the counts must be those of a normal."""
     randomness = Randomness.from_seed(4)

@@ -55,6 +55,7 @@ def looks_poisson(joined, rate=RATE):
     return min(inclusion, total, 2 * stats.norm.sf(abs(spread)), paired, repeated) > 1e-7
 
 
+@pytest.mark.guarantees("Every record joins every batch independently with the sampling rate.")
 def test_every_record_joins_every_batch_independently_with_the_sampling_rate():
     assert looks_poisson(poisson())
 
@@ -117,6 +118,7 @@ def test_tiny_rates_are_not_biased():
     assert stats.poisson(records * rate * steps).sf(total) > 1e-6
 
 
+@pytest.mark.guarantees("The batch of a step depends on nothing but the key and the step.")
 def test_the_batch_of_a_step_depends_on_nothing_but_the_key_and_the_step():
     sampler = PoissonSampler(RECORDS, RATE, Randomness.from_seed(3))
     forwards = [sampler.batch(step).tolist() for step in range(5)]

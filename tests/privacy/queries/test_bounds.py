@@ -27,6 +27,9 @@ def largest_loss(first, second, share, epsilon, draws=40_000):
     return max(abs(math.log(counts[0][c] / counts[1][c])) for c in candidates if min(n[c] for n in counts) > 400)
 
 
+@pytest.mark.guarantees(
+    "Adding or removing one value changes no probability by more than the factor e^epsilon of the permit."
+)
 @pytest.mark.slow
 def test_adding_or_removing_one_value_changes_no_probability_by_more_than_the_factor():
     neighbours = [2.5], []

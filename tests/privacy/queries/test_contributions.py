@@ -17,6 +17,7 @@ def test_the_first_rows_of_each_person_are_kept_in_their_order(people, most):
     assert kept.tolist() == [i for i, name in enumerate(people) if people[:i].count(name) < most]
 
 
+@pytest.mark.guarantees("Which of a person's rows are kept does not depend on anybody else's.")
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30))
 def test_which_rows_of_a_person_are_kept_does_not_depend_on_anybody_else(people):
     names = np.array(people)
@@ -26,6 +27,7 @@ def test_which_rows_of_a_person_are_kept_does_not_depend_on_anybody_else(people)
     assert kept[names[kept] != "a"].tolist() == alone.tolist()
 
 
+@pytest.mark.guarantees("Whether two rows are one person's does not depend on anybody else's name.")
 @pytest.mark.parametrize(
     ("people", "stranger"),
     [

@@ -20,6 +20,9 @@ def losses(epsilon, draws=6_000):
     return max(abs(math.log(counts[0][place] / counts[1][place])) for place in (0, 1))
 
 
+@pytest.mark.guarantees(
+    "Adding or removing one record changes no probability by more than the factor e^epsilon of the permit."
+)
 @pytest.mark.slow
 def test_one_record_changes_no_probability_by_more_than_the_factor():
     assert losses(1.0) < 1.1

@@ -49,6 +49,7 @@ def enumerated(monkeypatch, tmp_path, check, **options):
     return calls[0]
 
 
+@pytest.mark.guarantees("Nothing is charged less than was released, wherever a run breaks off.")
 @pytest.mark.parametrize("seconds", [1000.0, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_nothing_is_charged_less_than_was_released_wherever_a_run_breaks_off(monkeypatch, tmp_path, seconds):
     options = {"the_plan": plan(steps=3), "execution": dpbnn.Execution(checkpoint_seconds=seconds)}
@@ -109,6 +110,7 @@ def test_a_key_that_cannot_be_removed_at_the_end_is_said_and_the_same_call_gives
     assert same_weights(fit(checkpoint=tmp_path / "run"), fit())
 
 
+@pytest.mark.guarantees("Files are written atomically, readable by their owner alone, and gone at the end.")
 def test_files_are_written_atomically_and_on_the_disk_before_anything_relies_on_them(monkeypatch, tmp_path):
     """The bytes before the name, the folder before what follows: a journal, a state, then a line, then its use."""
     order, names = [], {}

@@ -149,6 +149,7 @@ def test_an_identical_restart_has_the_same_record_before_and_after_a_run():
     assert first == second
 
 
+@pytest.mark.guarantees("A run that goes on in another environment draws its noise from a fresh key.")
 def test_a_run_that_goes_on_in_another_environment_draws_its_noise_from_a_fresh_key(monkeypatch, tmp_path):
     """What was measured once: the same noise on sums in bfloat16, and the difference showed the record to 7 digits."""
     options = {"checkpoint": tmp_path / "run", "unsafe_seed": None}

@@ -61,6 +61,7 @@ def test_a_release_is_in_the_journal_before_it_is_used(monkeypatch, tmp_path):
     assert seen == [(0, 1), (1, 2), (2, 3), (3, 4)]
 
 
+@pytest.mark.guarantees("A checkpoint whose journal is missing, cut or changed is refused.")
 def test_a_checkpoint_whose_journal_is_missing_is_refused(interrupted):
     journal = (interrupted / "journal").read_bytes()
     (interrupted / "journal").unlink()
@@ -73,6 +74,7 @@ def test_a_checkpoint_whose_journal_is_missing_is_refused(interrupted):
     assert release.settings["releases_charged"] == 20
 
 
+@pytest.mark.guarantees("A checkpoint whose journal is missing, cut or changed is refused.")
 def test_a_journal_that_was_cut_is_refused_and_a_last_line_that_was_cut_off_is_cut(interrupted):
     journal = (interrupted / "journal").read_bytes()
     known, end = HEADER_BYTES + 3 * LINE_BYTES, HEADER_BYTES + 8 * LINE_BYTES
@@ -99,6 +101,7 @@ def test_a_journal_of_another_run_is_refused(monkeypatch, interrupted, tmp_path)
     refused(interrupted, "is that of another run")
 
 
+@pytest.mark.guarantees("A checkpoint whose journal is missing, cut or changed is refused.")
 def test_a_journal_in_which_any_bit_has_changed_is_refused(interrupted):
     journal = (interrupted / "journal").read_bytes()
     for place in range(len(journal)):

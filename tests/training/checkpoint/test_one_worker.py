@@ -63,6 +63,7 @@ def elsewhere(patch, name="elsewhere"):
     patch.setattr(claim, "lock_descriptor", lambda *_, **__: True)
 
 
+@pytest.mark.guarantees("One worker at a time works on a checkpoint.")
 def test_one_process_at_a_time_works_on_a_checkpoint_and_a_crash_frees_it(monkeypatch, tmp_path):
     fit_interrupted(monkeypatch, "clip_and_sum", 5, checkpoint=tmp_path / "run")
     before = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
@@ -79,6 +80,7 @@ def test_one_process_at_a_time_works_on_a_checkpoint_and_a_crash_frees_it(monkey
     assert same_weights(release, fit())
 
 
+@pytest.mark.guarantees("One worker at a time works on a checkpoint.")
 def test_one_thread_at_a_time_works_on_a_checkpoint(monkeypatch, tmp_path):
     inside, go_on, found, original = threading.Event(), threading.Event(), [], dpbnn.SGD.update
 
@@ -170,6 +172,9 @@ def test_the_folder_names_its_owner(monkeypatch, tmp_path):
     assert owners[0] != owners[1], "every worker has a token of its own"
 
 
+@pytest.mark.guarantees(
+    "A checkpoint of another host is refused unless it is taken over, and its former owner then releases nothing more."
+)
 def test_a_checkpoint_of_another_host_is_refused_unless_it_is_taken_over(monkeypatch, tmp_path):
     options = {"checkpoint": tmp_path / "run", "execution": SELDOM}
     noises = Noises(monkeypatch)
@@ -278,6 +283,9 @@ def taking_over_at(monkeypatch, path, log, number, steps_taken, **options):
     return outcome, later if taken else set()
 
 
+@pytest.mark.guarantees(
+    "A checkpoint of another host is refused unless it is taken over, and its former owner then releases nothing more."
+)
 @pytest.mark.parametrize(
     ("steps", "taken", "seconds"),
     [

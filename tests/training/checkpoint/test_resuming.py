@@ -22,6 +22,9 @@ from tests.training.test_fit import X, Y, fit, network, plan, same_weights
 SELDOM, ALWAYS = dpbnn.Execution(checkpoint_seconds=1000.0), dpbnn.Execution(checkpoint_seconds=0.0)
 
 
+@pytest.mark.guarantees(
+    "A run resumed in the same environment ends as an uninterrupted one, with its weights and its ledger."
+)
 @pytest.mark.parametrize("seconds", [0.0, 1000.0])
 @pytest.mark.parametrize(
     ("where", "at"), [("clip_and_sum", 1), ("clip_and_sum", 8), ("add_noise", 8), ("fingerprint", 20)]
@@ -144,6 +147,7 @@ def test_the_fresh_key_is_on_disk_before_anything_is_released_with_it(monkeypatc
     assert lines_in(tmp_path / "run") == 8
 
 
+@pytest.mark.guarantees("A checkpoint of other data, another model or another plan is refused.")
 @pytest.mark.parametrize(
     ("change", "what"),
     [
@@ -163,6 +167,7 @@ def test_a_checkpoint_of_other_data_another_model_or_another_plan_is_refused(mon
     assert same_weights(fit(checkpoint=tmp_path / "run"), fit())
 
 
+@pytest.mark.guarantees("Files are written atomically, readable by their owner alone, and gone at the end.")
 def test_files_are_readable_by_their_owner_alone_and_hold_no_data(monkeypatch, tmp_path):
     (tmp_path / "run").mkdir(mode=0o755)
     before = os.umask(0)
@@ -299,6 +304,7 @@ def test_checkpoints_that_take_long_to_write_are_written_less_often(monkeypatch,
         assert found.is_due(0)
 
 
+@pytest.mark.guarantees("Files are written atomically, readable by their owner alone, and gone at the end.")
 def test_a_checkpoint_that_is_kept_gives_the_same_release_again_also_elsewhere(monkeypatch, tmp_path):
     options = {"checkpoint": tmp_path / "run", "keep_checkpoint": True, "unsafe_seed": None, "seed": 1}
     first = fit(execution=SELDOM, **options)

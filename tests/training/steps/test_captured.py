@@ -52,6 +52,9 @@ def resident(work):
     return replace(work, records=ResidentRecords.of(work.records, torch.device("cpu")))
 
 
+@pytest.mark.guarantees(
+    "Recorded steps release what steps taken one by one release, but for rounding, from the same key."
+)
 @pytest.mark.filterwarnings("ignore::dpbnn.DpbnnWarning")
 @pytest.mark.parametrize("on_device", [True, False])
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -120,6 +123,7 @@ def test_every_step_has_noise_of_its_own():
     assert abs(float(noise.std()) - 5.0) < 0.5
 
 
+@pytest.mark.guarantees("The releases are those of single runs, but for rounding.")
 def test_runs_that_are_recorded_together_are_independent_and_right():
     plan = dpbnn.PrivacyPlan(N, B, STEPS, 1.0, 1e-6, 1e-5)
     seeds = (3, 4, 5)
@@ -156,6 +160,7 @@ class Refuses(Again):
         return super().record(work, host_state)
 
 
+@pytest.mark.guarantees("What cannot be recorded is taken one by one, and the release says so.")
 @pytest.mark.parametrize("at", [0, 1, 2, 3, 5])
 def test_what_cannot_be_recorded_goes_on_one_by_one_and_says_so(at):
     method = METHODS["sgld"]
@@ -191,6 +196,7 @@ def test_how_steps_were_taken_does_not_tell_how_large_batches_were(monkeypatch, 
     assert found == {"one by one" if at < of_every_run else "recorded and replayed (CUDA graphs)": 8}
 
 
+@pytest.mark.guarantees("Padding contributes exactly zero.")
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
 def test_padding_and_bad_records_contribute_exactly_zero(bad):
     plan = dpbnn.PrivacyPlan(N, B, STEPS, 1.0, 1e-6, 1e-5)

@@ -54,6 +54,7 @@ def test_a_feed_can_begin_in_the_middle_of_a_run():
     assert found == [sampler.batch(step).tolist() for step in range(77, 97)]
 
 
+@pytest.mark.guarantees("Each run has batches and noise of its own.")
 def test_several_runs_have_batches_of_their_own():
     samplers = [PoissonSampler(300, 0.05, Randomness.from_seed(seed)) for seed in (1, 2)]
     feed = ResidentFeed(ResidentRecords.of(records(300), CPU), samplers, Sizes(16, 2, 300), 0)

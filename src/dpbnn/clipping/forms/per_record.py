@@ -10,7 +10,7 @@ Four forms, one protocol (`squared_norms`, `weighted_sum`):
 
 Guarantees:
     The norm that is clipped is the norm of what is summed, whatever cancels in it: `Dense` and `Rows` take
-    the norm of the very numbers that they sum, and `Outer` never reports less than what rounding could leave.
+        the norm of the very numbers that they sum, and `Outer` never reports less than what rounding could leave.
     Rounding of the sum stays within its share of the clip norm (`dpbnn.clipping.summation`).
 
 References: Goodfellow 2015 (arXiv 1510.01799) for one position; Li et al. 2022 (arXiv 2110.05679) for many;

@@ -35,9 +35,9 @@ def account(charge: Charge, accountant: str | None = None) -> Accounting:
     """The epsilon by one accountant, or the tightest valid one where none is named.
 
     Guarantees:
-        the tightest is never below the exact Gaussian
-        the tightest is the smaller of pld and rdp
-        gdp is never the tightest
+        The tightest is never below the exact Gaussian.
+        The tightest is the smaller of PLD and RDP.
+        GDP is never the tightest.
     """
     if accountant is not None:
         return ACCOUNTANTS[one_of("accountant", accountant, ACCOUNTANTS)].account(charge)

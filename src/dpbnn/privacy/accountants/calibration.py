@@ -55,10 +55,6 @@ def least_noise(budget: Budget) -> float:
 
     RDP, which is quick, gives a noise that is enough; PLD on a coarse grid nearly always a smaller one; the
     tightest epsilon, which costs most, is left to find the last thousandths.
-
-    Guarantees:
-        the calibrated plan keeps its budget
-        a little less noise would break the budget
     """
 
     def spent(noise: float) -> float:

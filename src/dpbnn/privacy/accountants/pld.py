@@ -49,9 +49,9 @@ def account(charge: Charge) -> Accounting:
     """The epsilon by privacy loss distributions, infinite (with the reason) where no grid is affordable.
 
     Guarantees:
-        pld is never below the exact Gaussian
-        pld stays valid at small delta and many steps
-        pld agrees with dp-accounting
+        PLD is never below the exact Gaussian.
+        PLD stays valid at small delta and many steps.
+        PLD agrees with dp-accounting.
     """
     import numpy as np
 
@@ -174,7 +174,7 @@ def _epsilon_of_two_changes(
     P(D) <= e^{u+v} P(D') + d + e^u d'. The best of a few ways to split delta = d + e^u d' is taken.
 
     Guarantees:
-        two changes are never cheaper than the exact replacement
+        Two changes are never cheaper than the exact replacement.
     """
 
     def with_share(share: float) -> float:

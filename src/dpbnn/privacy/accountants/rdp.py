@@ -32,9 +32,9 @@ def account(charge: Charge) -> Accounting:
     """The epsilon by Renyi divergences.
 
     Guarantees:
-        rdp is never below the exact Gaussian
-        rdp is never far below pld
-        rdp for replacing is never below the exact Gaussian
+        RDP is never below the exact Gaussian.
+        RDP is never far below PLD.
+        RDP for replacing is never below the exact Gaussian.
     """
     import numpy as np
     from dp_accounting.rdp import RdpAccountant, compute_epsilon

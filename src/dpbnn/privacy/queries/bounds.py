@@ -153,7 +153,7 @@ def quantile(values: Any, share: float, permit: Permit, candidates: Sequence[flo
     """A private quantile of `values` among public `candidates`.
 
     Guarantees:
-        adding or removing one value changes no probability by more than the factor e^epsilon of the permit
+        Adding or removing one value changes no probability by more than the factor e^epsilon of the permit.
     """
     measurement = _measurement(share, permit.spend("quantile"), candidates)
     return float(measurement(np.ascontiguousarray(values, dtype=np.float64)))

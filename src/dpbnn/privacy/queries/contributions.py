@@ -18,7 +18,7 @@ def numbered(people: Any) -> np.ndarray:
     """A number for each row's person, the same for the same name.
 
     Guarantees:
-        whether two rows are one person's does not depend on anybody else's name: names are never brought to one type
+        Whether two rows are one person's does not depend on anybody else's name.
     """
     if getattr(people, "ndim", 1) != 1:
         raise DpbnnError(f"groups must be one name for each row, got {people.ndim} dimensions.")
@@ -44,7 +44,7 @@ def kept_rows(people: Any, most: int) -> np.ndarray:
     """The first `most` rows of each person, in the order in which they came.
 
     Guarantees:
-        which of a person's rows are kept does not depend on anybody else's
+        Which of a person's rows are kept does not depend on anybody else's.
     """
     person = numbered(people)
     order = np.argsort(person, kind="stable")

@@ -18,7 +18,7 @@ def noisy_maximum(scores: Sequence[float], permit: Permit) -> int:
     """The place of the largest score, with noise; each record must add between 0 and 1 to every score.
 
     Guarantees:
-        adding or removing one record changes no probability by more than the factor e^epsilon of the permit
+        Adding or removing one record changes no probability by more than the factor e^epsilon of the permit.
     """
     try:
         import opendp.prelude as dp

@@ -7,7 +7,7 @@ differ have recordings of their own.
 Guarantees:
     Recorded steps release what steps taken one by one release, but for rounding, from the same key.
     Padding contributes exactly zero.
-    What can not be recorded is taken one by one, and the release says so.
+    What cannot be recorded is taken one by one, and the release says so.
 """
 
 from collections.abc import Callable, Sequence
