@@ -22,7 +22,7 @@ from dpbnn.tables import settings as choosing
 from dpbnn.tables.schema import parse_schema
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")] + sorted(ROOT.glob("docs/*.md"))
 MODULES = [module.name for module in pkgutil.walk_packages(dpbnn.__path__, "dpbnn.")]
 
 
@@ -70,6 +70,14 @@ def test_links_and_named_files_exist(page):
         assert (page.parent / link).exists(), link
     for path in re.findall(r"`((?:tests|benchmarks|docs)/[\w/.]+)`", text):
         assert (ROOT / path).exists(), path
+    for name in re.findall(r"`(test_\w+\.py)`", text):
+        assert list((ROOT / "tests").rglob(name)), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_name_of_the_package_in_a_page_is_there(page):
+    for name in sorted(set(re.findall(r"\bdpbnn(?:\.[A-Za-z_]\w*)+", page.read_text()))):
+        pkgutil.resolve_name(name)
 
 
 @pytest.mark.parametrize(
