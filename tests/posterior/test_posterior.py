@@ -8,7 +8,7 @@ from torch import nn
 
 import dpbnn
 from dpbnn.posterior import POSTERIORS, MeanField, WeightSamples
-from dpbnn.posterior.effective_sample_size import effective_sample_size, watched
+from dpbnn.posterior.effective_sample_size import effective_sample_size, traced_positions
 
 
 def autoregressive(correlation, length=4000, chains=50, seed=0):
@@ -39,13 +39,13 @@ def test_an_alternating_chain_is_not_worth_more_than_its_length():
     assert effective_sample_size(signs).item() <= 400
 
 
-def test_watched_weights_are_spread_over_all_of_them():
+def test_traced_weights_are_spread_over_all_of_them():
     shapes = {"large": torch.Size([1000, 10]), "tiny": torch.Size([1]), "medium": torch.Size([3000])}
-    positions = watched(shapes)
+    positions = traced_positions(shapes)
     assert sum(map(len, positions.values())) == 256
     assert len(positions["large"]) == pytest.approx(256 * 10_000 / 13_001, abs=2)
     assert all(int(p.max()) < shapes[name].numel() for name, p in positions.items() if len(p))
-    assert sum(map(len, watched({"w": torch.Size([3])}).values())) == 3
+    assert sum(map(len, traced_positions({"w": torch.Size([3])}).values())) == 3
 
 
 def test_uneven_importance_lowers_the_effective_sample_size():

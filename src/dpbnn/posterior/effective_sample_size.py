@@ -2,8 +2,9 @@
 
     ESS = S / (1 + 2 sum_k rho_k)
 
-for S samples with autocorrelations rho_k, summed while sums of neighbouring pairs stay positive and made to fall
-(Geyer 1992: in a reversible chain they do). A chain that still drifts is worth a handful of draws however long it is.
+for S samples with autocorrelations rho_k. The sum runs while the sums of neighbouring pairs stay positive; those are
+made to fall, as they do in a reversible chain (Geyer 1992). A chain that still drifts is worth a handful of draws,
+however long it is.
 
     >>> import torch
     >>> independent = torch.randn(4000, 1, generator=torch.Generator().manual_seed(0))
@@ -17,11 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["effective_sample_size", "report_on", "watched"]
+__all__ = ["chain_report", "effective_sample_size", "traced_positions"]
 
 ENOUGH = 30
-WATCHED = 256
-"""How many weights are looked at, spread evenly over all of them."""
+TRACED_WEIGHTS = 256
 
 
 def effective_sample_size(trace: Tensor) -> Tensor:
@@ -41,24 +41,24 @@ def effective_sample_size(trace: Tensor) -> Tensor:
     return (count / correlated).clamp(1.0, count).where(moves, 1.0).cpu()
 
 
-def report_on(count: int, size: float) -> dict[str, Any]:
+def chain_report(count: int, size: float) -> dict[str, Any]:
     """What a release says about a chain of `count` samples that are worth `size`, with a warning if that is little."""
-    found: dict[str, Any] = {"kept_samples": count, "effective_sample_size": round(size, 1)}
+    report: dict[str, Any] = {"kept_samples": count, "effective_sample_size": round(size, 1)}
     if size < min(ENOUGH, count / 2):
-        found["warnings"] = [
+        report["warnings"] = [
             f"The {count} kept samples are worth about {size:.1f} independent ones: the chain has hardly moved between "
-            "them, so that what differs between draws understates the doubt about the weights. Private chains are "
+            "them, so the differences between draws understate the uncertainty about the weights. Private chains are "
             "often this short; their average is still good. More steps at the same rate would help."
         ]
-    return found
+    return report
 
 
-def watched(shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """For each weight the positions, counted along its flattened values, that are looked at."""
+def traced_positions(shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    """Which weights to trace, spread evenly over all: for each name, positions along its flattened values."""
     sizes = [shape.numel() for shape in shapes.values()]
-    chosen = torch.linspace(0, sum(sizes) - 1, min(sum(sizes), WATCHED)).long()
-    found, start = {}, 0
-    for name, size in zip(shapes, sizes, strict=True):
-        found[name] = chosen[(chosen >= start) & (chosen < start + size)] - start
-        start += size
-    return found
+    chosen = torch.linspace(0, sum(sizes) - 1, min(sum(sizes), TRACED_WEIGHTS)).long()
+    ends = torch.tensor(sizes).cumsum(0)
+    return {
+        name: chosen[(chosen >= end - size) & (chosen < end)] - (end - size)
+        for name, size, end in zip(shapes, sizes, ends, strict=True)
+    }

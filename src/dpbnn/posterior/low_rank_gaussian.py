@@ -1,32 +1,30 @@
-"""A Gaussian with a few directions written out: what is left of a chain that is too big to keep.
+"""A Gaussian with a few directions written out: the summary of a chain that is too big to keep.
 
     w = mean + sqrt(diagonal) * e + directions' z,      e and z standard normal
 
-The variance of each weight is that of the chain exactly: `diagonal` is what the directions do not already hold.
+The variance of each weight is exactly the chain's: `diagonal` is what the directions do not hold.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from dpbnn.posterior.effective_sample_size import effective_sample_size, report_on
-from dpbnn.posterior.posterior import described
+from dpbnn.posterior.effective_sample_size import chain_report, effective_sample_size
+from dpbnn.posterior.posterior import Posterior
 from dpbnn.seeds import derived_seed, standard_normals
 from dpbnn.types import Weights
 
 __all__ = ["LowRankGaussian"]
 
-MEAN, DIAGONAL, DIRECTIONS, TRACE = "mean/", "diagonal/", "directions/", "trace"
 
-
-@dataclass(frozen=True, repr=False)
-class LowRankGaussian:
+@dataclass(eq=False, repr=False)
+class LowRankGaussian(Posterior):
     """``N(mean, diag(diagonal) + directions' directions)``; `directions` is ``[rank, *shape]`` for each weight.
 
-    `trace` holds some weights over the iterates that were summed up, ``[samples, coordinates]``.
+    `trace` holds some weights over the iterates that were summarized, ``[samples, coordinates]``.
     """
 
     mean: Weights
@@ -35,23 +33,14 @@ class LowRankGaussian:
     trace: Tensor
 
     kind: ClassVar[str] = "low_rank_gaussian"
-    keeps_dropout: ClassVar[bool] = False
-
-    def __repr__(self) -> str:
-        return described(self, f"rank {len(next(iter(self.directions.values())))}")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The weights' names."""
-        return tuple(self.mean)
 
     def draw(self, num_draws: int, seed: int | None) -> Iterator[Weights]:
-        """As many as are asked for."""
-        own = derived_seed(seed)
-        rank = {"": next(iter(self.directions.values())).flatten(1)[:, 0]}
+        """Exactly `num_draws` weights."""
+        base = derived_seed(seed)
+        rank = {"": self._first_directions.flatten(1)[:, 0]}
         for index in range(num_draws):
-            e = standard_normals(self.mean, derived_seed(own, index, 0))
-            z = standard_normals(rank, derived_seed(own, index, 1))[""]
+            e = standard_normals(self.mean, derived_seed(base, index, 0))
+            z = standard_normals(rank, derived_seed(base, index, 1))[""]
             yield {
                 name: e[name].mul_(self.diagonal[name].sqrt()).add_(mean).add_(_along(z, self.directions[name]))
                 for name, mean in self.mean.items()
@@ -59,27 +48,19 @@ class LowRankGaussian:
 
     @property
     def effective_sample_size(self) -> float:
-        """The median over the watched weights of the independent draws that the chain is worth."""
+        """How many independent draws the chain is worth: the median over the traced weights."""
         return float(effective_sample_size(self.trace).median())
 
-    def tensors(self) -> Weights:
-        """Mean, diagonal, directions and trace."""
-        parts = {MEAN: self.mean, DIAGONAL: self.diagonal, DIRECTIONS: self.directions}
-        named = {prefix + name: values for prefix, part in parts.items() for name, values in part.items()}
-        return named | {TRACE: self.trace}
-
-    @classmethod
-    def from_tensors(cls, tensors: Weights) -> Self:
-        """Mean, diagonal, directions and trace."""
-        mean, diagonal, directions = (
-            {name.removeprefix(prefix): values for name, values in tensors.items() if name.startswith(prefix)}
-            for prefix in (MEAN, DIAGONAL, DIRECTIONS)
-        )
-        return cls(mean, diagonal, directions, tensors[TRACE])
-
     def report(self) -> dict[str, Any]:
-        """How many iterates were summed up, and what they are worth."""
-        return report_on(len(self.trace), self.effective_sample_size)
+        """How many iterates were summarized, and what they are worth."""
+        return chain_report(len(self.trace), self.effective_sample_size)
+
+    @property
+    def _first_directions(self) -> Tensor:
+        return next(iter(self.directions.values()))
+
+    def _details(self) -> tuple[str, ...]:
+        return (f"rank {len(self._first_directions)}",)
 
 
 def _along(z: Tensor, directions: Tensor) -> Tensor:

@@ -1,44 +1,67 @@
 """The interface of a posterior: one verb, `draw`."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar, Protocol, Self
+from dataclasses import fields
+from typing import Any, ClassVar, Self
+
+from torch import Tensor
 
 from dpbnn.types import Weights
 
-__all__ = ["Posterior", "described"]
+__all__ = ["Posterior"]
 
 
-class Posterior(Protocol):
-    """A distribution over weights."""
+class Posterior(ABC):
+    """A distribution over weights, as a dataclass; each of its fields holds weights by name, or one tensor.
+
+    A form of your own is such a dataclass with a `kind` and `draw`, and one entry in `POSTERIORS`.
+    """
 
     kind: ClassVar[str]
-    keeps_dropout: ClassVar[bool]
+    """The name under which it is saved."""
+    keeps_dropout: ClassVar[bool] = False
     """Whether the network's dropout layers draw masks at prediction too."""
+
+    @abstractmethod
+    def draw(self, num_draws: int, seed: int | None) -> Iterator[Weights]:
+        """At most `num_draws` weights; fewer where the posterior holds fewer."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The weights' names, those of a likelihood's own among them."""
-        ...
-
-    def draw(self, num_draws: int, seed: int | None) -> Iterator[Weights]:
-        """At most `num_draws` weights; fewer where the posterior holds fewer."""
-        ...
+        """The weights' names, those of the likelihood's own weights included."""
+        return tuple(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
 
     def tensors(self) -> Weights:
-        """Everything to be saved, by name."""
-        ...
+        """All fields, to be saved: a tensor under its field's name, weights as ``field/name``."""
+        saved: Weights = {}
+        for field in fields(self):  # type: ignore[arg-type]
+            part = getattr(self, field.name)
+            saved |= (
+                {field.name: part} if isinstance(part, Tensor) else {f"{field.name}/{n}": v for n, v in part.items()}
+            )
+        return saved
 
     @classmethod
     def from_tensors(cls, tensors: Weights) -> Self:
-        """What `tensors` gave."""
-        ...
+        """The posterior that gave these `tensors`."""
+        parts: dict[str, Any] = {}
+        for key, values in tensors.items():
+            field, is_named, name = key.partition("/")
+            if is_named:
+                parts.setdefault(field, {})[name] = values
+            else:
+                parts[field] = values
+        return cls(**parts)
 
     def report(self) -> dict[str, Any]:
         """Plain values that a reader of the release should know."""
-        ...
+        return {}
 
+    def __repr__(self) -> str:
+        size = sum(values.numel() for values in next(iter(self.draw(1, seed=0))).values())
+        return f"{type(self).__name__}({', '.join([f'{size:,} weights', *self._details()])})"
 
-def described(posterior: Posterior, *details: str) -> str:
-    """For `repr`: how many weights there are, not their values."""
-    size = sum(values.numel() for values in next(iter(posterior.draw(1, seed=0))).values())
-    return f"{type(posterior).__name__}({', '.join([f'{size:,} weights', *details])})"
+    def _details(self) -> tuple[str, ...]:
+        """What `repr` says beside the number of weights; never their values."""
+        return ()

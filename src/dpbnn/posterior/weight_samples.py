@@ -9,44 +9,33 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from dpbnn.posterior.effective_sample_size import effective_sample_size, report_on, watched
-from dpbnn.posterior.posterior import described
+from dpbnn.posterior.effective_sample_size import chain_report, effective_sample_size, traced_positions
+from dpbnn.posterior.posterior import Posterior
 from dpbnn.seeds import derived_seed
 from dpbnn.types import Weights
 
 __all__ = ["WeightSamples"]
 
-SAMPLES, IMPORTANCE = "samples/", "importance"
 
-
-@dataclass(frozen=True, repr=False)
-class WeightSamples:
+@dataclass(eq=False, repr=False)
+class WeightSamples(Posterior):
     """``[samples, *shape]`` for each weight, in memory or mapped from disk, and ``[samples]`` importances.
 
-    A step with a larger learning rate covers more of the chain's time, so that its sample counts for more.
+    A step with a larger learning rate covers more of the chain's time, so its sample counts for more.
     """
 
     samples: Weights
     importance: Tensor
 
     kind: ClassVar[str] = "weight_samples"
-    keeps_dropout: ClassVar[bool] = False
 
     def __len__(self) -> int:
         return len(self.importance)
-
-    def __repr__(self) -> str:
-        return described(self, f"{len(self)} samples")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The weights' names."""
-        return tuple(self.samples)
 
     def draw(self, num_draws: int, seed: int | None) -> Iterator[Weights]:
         """Samples spread evenly over the chain, each as often as its importance asks for; all where there are fewer.
@@ -61,34 +50,27 @@ class WeightSamples:
             yield self.sample(index)
 
     def sample(self, index: int) -> Weights:
-        """One of them, in float32 or wider."""
-        found = {name: values[index] for name, values in self.samples.items()}
-        return {name: values.float() if values.dtype.itemsize < 4 else values for name, values in found.items()}
+        """One sample, in float32 or wider."""
+        sample = {name: values[index] for name, values in self.samples.items()}
+        return {name: values.float() if values.dtype.itemsize < 4 else values for name, values in sample.items()}
 
     @cached_property
     def trace(self) -> Tensor:
         """Some weights over all samples, ``[samples, coordinates]``: to look at, and to tell how dependent they are."""
-        positions = watched({name: values.shape[1:] for name, values in self.samples.items()})
+        positions = traced_positions({name: values.shape[1:] for name, values in self.samples.items()})
         columns = [values.flatten(1)[:, positions[name].to(values.device)] for name, values in self.samples.items()]
         return torch.cat([column.double().cpu() for column in columns], dim=1)
 
     @property
     def effective_sample_size(self) -> float:
-        """The median over the watched weights of the independent draws that the samples are worth."""
-        spread = self.importance.double()
-        evenness = float(spread.sum().square() / (len(self) * spread.square().sum()))
+        """How many independent draws the samples are worth: the median over the traced weights."""
+        importance = self.importance.double()
+        evenness = float(importance.sum().square() / (len(self) * importance.square().sum()))
         return evenness * float(effective_sample_size(self.trace).median())
-
-    def tensors(self) -> Weights:
-        """Samples and importances."""
-        return {SAMPLES + name: values for name, values in self.samples.items()} | {IMPORTANCE: self.importance}
-
-    @classmethod
-    def from_tensors(cls, tensors: Weights) -> Self:
-        """Samples and importances."""
-        samples = {name.removeprefix(SAMPLES): v for name, v in tensors.items() if name.startswith(SAMPLES)}
-        return cls(samples, tensors[IMPORTANCE])
 
     def report(self) -> dict[str, Any]:
         """How many samples there are, and what they are worth."""
-        return report_on(len(self), self.effective_sample_size)
+        return chain_report(len(self), self.effective_sample_size)
+
+    def _details(self) -> tuple[str, ...]:
+        return (f"{len(self)} samples",)

@@ -17,7 +17,7 @@ from torch import Tensor
 from dpbnn import _validate
 from dpbnn.methods.store.window import Window
 from dpbnn.posterior import LowRankGaussian, WeightSamples
-from dpbnn.posterior.effective_sample_size import watched
+from dpbnn.posterior.effective_sample_size import traced_positions
 from dpbnn.types import Weights
 
 __all__ = ["KeepSummary", "SummaryStore"]
@@ -63,7 +63,7 @@ class SummaryStore:
         self.squares = {name: torch.zeros_like(values) for name, values in weights.items()}
         self.directions = {name: values.new_zeros(0, values.numel()) for name, values in weights.items()}
         self.waiting = {name: values.new_zeros(self.block, values.numel()) for name, values in weights.items()}
-        self.positions = watched({name: values.shape for name, values in weights.items()})
+        self.positions = traced_positions({name: values.shape for name, values in weights.items()})
         self.trace: list[Tensor] = []
         self.importance: list[float] = []
         self.folded = 0
