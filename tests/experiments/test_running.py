@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from dpbnn.experiments import page, reproducing
 from dpbnn.experiments.item import QUICK, Item
-from dpbnn.experiments.running import Store, run_jobs, write
+from dpbnn.experiments.running import JobStore, run_jobs, write
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def run(store, jobs, minutes=None):
 
 @pytest.mark.guarantees("A job that is done is not done again, unless its settings have changed.")
 def test_every_job_is_done_once_and_jobs_of_a_kind_together(tmp_path):
-    store, jobs = Store(tmp_path), [Doubling(number) for number in (1, 2, 3, 1)]
+    store, jobs = JobStore(tmp_path), [Doubling(number) for number in (1, 2, 3, 1)]
     assert run(store, jobs) == {f"twice {number}": {"twice": 2 * number} for number in (1, 2, 3)}
     assert sorted(Doubling.done) == [1, 2, 3]
     assert sorted(Doubling.batches) == [1, 2]
@@ -66,13 +66,13 @@ def test_every_job_is_done_once_and_jobs_of_a_kind_together(tmp_path):
 
 @pytest.mark.guarantees("A job that is done is not done again, unless its settings have changed.")
 def test_a_job_with_other_settings_is_another_job(tmp_path):
-    run(Store(tmp_path), [Doubling(1)])
-    run(Store(tmp_path), [Doubling(1, version=2)])
+    run(JobStore(tmp_path), [Doubling(1)])
+    run(JobStore(tmp_path), [Doubling(1, version=2)])
     assert Doubling.done == [1, 1]
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
-    store, jobs = Store(tmp_path), [Doubling(number) for number in (1, 3, 5, 7)]
+    store, jobs = JobStore(tmp_path), [Doubling(number) for number in (1, 3, 5, 7)]
     Doubling.fails_at = {5}
     with pytest.raises(KeyboardInterrupt):
         run(store, jobs)
@@ -82,7 +82,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
 
 
 def test_nothing_is_begun_after_the_time(tmp_path):
-    assert run(Store(tmp_path), [Doubling(1), Doubling(2)], minutes=-1) == {}
+    assert run(JobStore(tmp_path), [Doubling(1), Doubling(2)], minutes=-1) == {}
     assert Doubling.done == []
 
 

@@ -123,7 +123,7 @@ class _Bare(nn.Module):
         return torch.tanh(x) @ self.slopes + self.level
 
 
-class _Recurrent(nn.Module):
+class _RecurrentNetwork(nn.Module):
     """Which only a loop over records differentiates."""
 
     def __init__(self) -> None:
@@ -154,6 +154,6 @@ def cases_of(plan: PrivacyPlan, quick: bool) -> Iterator[Case]:
     yield case("several draws, joint BBP", MLP(6, [16], 3), method=BBP(1.0, form="joint", num_draws=2))
     yield case("book-keeping, CNN", CNN(), torch.zeros(0, 1, 28, 28))
     yield case("book-keeping, wide", MLP(700, [800], 3), torch.zeros(0, 700))
-    yield case("one by one, GRU", _Recurrent(), torch.zeros(0, 4, 3))
+    yield case("one by one, GRU", _RecurrentNetwork(), torch.zeros(0, 4, 3))
     frozen = nn.Sequential(nn.Linear(6, 8).requires_grad_(False), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
     yield case("book-keeping, layer norm on a frozen layer", frozen)

@@ -129,7 +129,7 @@ def _batch(randomness: Randomness, step: int) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Watched(Randomness):
+class _ListedRandomness(Randomness):
     """Notes which streams are asked for."""
 
     asked: set[tuple[str, int, int]] = field(default_factory=set)
@@ -144,7 +144,7 @@ def _asks_apart() -> bool:
     key = Randomness.from_operating_system().key
     seen: set[tuple[str, int, int]] = set()
     for use in _uses():
-        watched = _Watched(key)
+        watched = _ListedRandomness(key)
         for step in range(WATCHED_STEPS):
             use(watched, step)
         if seen & watched.asked:

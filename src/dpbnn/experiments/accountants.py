@@ -7,7 +7,7 @@ from dpbnn.experiments.epsilons import Epsilons
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import lines
 from dpbnn.experiments.words import ACCOUNTANTS, number, paragraph, private, table
-from dpbnn.plots.style import panels, top_legend
+from dpbnn.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,13 +95,13 @@ def section(found: Results) -> str:
 
 def picture(found: Results) -> "Figure":
     """Epsilon by epoch, a panel for each curve."""
-    figure, axes = panels(1, 2, height=65)
+    figure, axes = style.panels(1, 2, height=65)
     for one, (what, points) in zip(axes, found["curves"].items(), strict=True):
         epochs = [point["epoch"] for point in points]
         lines(one, {NAMES[n]: (epochs, [[p[n] for p in points]]) for n in ACCOUNTANTS}, ("epoch", "epsilon"))
         one.set_title(what, loc="left", fontsize=8)
         one.set_ylim(0)
-    top_legend(figure, axes[0], columns=3)
+    style.top_legend(figure, axes[0], columns=3)
     return figure
 
 

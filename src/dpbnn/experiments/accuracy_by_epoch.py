@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dpbnn.experiments.along_the_way import Watched
+from dpbnn.experiments.along_the_way import AccuracyCurve
 from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import lines
 from dpbnn.experiments.settings import METHODS, NETWORKS, paper
 from dpbnn.experiments.words import by_accountant, paragraph, spread, table
-from dpbnn.plots.style import panels, top_legend
+from dpbnn.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["ITEM"]
 
 
-def runs_of(network: str, method: str, size: Size) -> list[Watched]:
+def runs_of(network: str, method: str, size: Size) -> list[AccuracyCurve]:
     """The paper's setting with a Gaussian prior."""
     setting = paper("mnist", network, method, "Gaussian", True, size)
-    return [Watched(setting, seed, size) for seed in range(size.seeds)]
+    return [AccuracyCurve(setting, seed, size) for seed in range(size.seeds)]
 
 
 def jobs(size: Size) -> Sequence[Job]:
@@ -69,14 +69,14 @@ def _places(epochs: Sequence[float]) -> list[int]:
 
 def picture(found: Results) -> "Figure":
     """A panel for each network."""
-    figure, axes = panels(1, 2, height=70)
+    figure, axes = style.panels(1, 2, height=70)
     for one, (network, name) in zip(axes, NETWORKS.items(), strict=True):
         rows = [row for row in found["rows"] if row["network"] == network]
         curves = {f"DP-{METHODS[row['method']]}": (row["epoch"], row["ours"]) for row in rows}
         lines(one, curves, ("epoch", "test accuracy"))
         one.set_title(name, loc="left", fontsize=8)
         one.set_ylim(0, 1)
-    top_legend(figure, axes[0], columns=4)
+    style.top_legend(figure, axes[0], columns=4)
     return figure
 
 

@@ -10,7 +10,7 @@ from dpbnn.experiments.seeded_run import SeededRun
 from dpbnn.experiments.settings import Setting
 from dpbnn.experiments.training import fitted, images, trained
 
-__all__ = ["Iterates", "Watched", "iterates_of", "keeping", "steps_of_iterates"]
+__all__ = ["AccuracyCurve", "IterateAccuracy", "iterates_of", "keeping", "steps_of_iterates"]
 
 
 class _AlongTheWay(SeededRun):
@@ -22,7 +22,7 @@ class _AlongTheWay(SeededRun):
         return {"test_records": self.size.test_records}
 
 
-class Iterates(_AlongTheWay):
+class IterateAccuracy(_AlongTheWay):
     """A run of plain DP-SGD, or of DP-SGLD, whose iterate after each epoch is tried on the test images; a job.
 
     DP-SGD is trained as the sampler that it is: DP-SGLD with learning rate eta / n, at the temperature that its noise
@@ -32,7 +32,7 @@ class Iterates(_AlongTheWay):
     what = "by epoch"
 
     @classmethod
-    def run_all(cls, jobs: "Sequence[Iterates]", device: str) -> Iterator[Found]:
+    def run_all(cls, jobs: "Sequence[IterateAccuracy]", device: str) -> Iterator[Found]:
         """All at once, where a GPU can."""
         own = images(jobs[0].setting.data, jobs[0].size, device)
         releases = trained([(keeping(job.setting, _epochs(job.setting)), job.seed) for job in jobs], own, device)
@@ -44,9 +44,9 @@ class Iterates(_AlongTheWay):
             yield {"seed": job.seed, "accuracy": accuracy, "temperature": release.settings["temperature"]}
 
 
-def iterates_of(setting: Setting, size: Size) -> list[Iterates]:
+def iterates_of(setting: Setting, size: Size) -> list[IterateAccuracy]:
     """One run for each seed."""
-    return [Iterates(setting, seed, size) for seed in range(size.seeds)]
+    return [IterateAccuracy(setting, seed, size) for seed in range(size.seeds)]
 
 
 def _epochs(setting: Setting) -> int:
@@ -54,7 +54,7 @@ def _epochs(setting: Setting) -> int:
 
 
 def steps_of_iterates(setting: Setting) -> tuple[int, ...]:
-    """How many steps have been taken at each iterate that `Iterates` looks at."""
+    """How many steps have been taken at each iterate that `IterateAccuracy` looks at."""
     thin, count = setting.steps // _epochs(setting), _epochs(setting)
     return tuple(setting.steps - (count - 1 - index) * thin for index in range(count))
 
@@ -69,7 +69,7 @@ def keeping(setting: Setting, count: int) -> Setting:
     return replace(setting, method=replace(sampler, keep_as=keep))
 
 
-class Watched(_AlongTheWay):
+class AccuracyCurve(_AlongTheWay):
     """A run of any method whose posterior so far is tried on the test images some twenty times; a job."""
 
     what = "watched"
@@ -80,7 +80,7 @@ class Watched(_AlongTheWay):
         return self.key
 
     @classmethod
-    def run_all(cls, jobs: "Sequence[Watched]", device: str) -> Iterator[Found]:
+    def run_all(cls, jobs: "Sequence[AccuracyCurve]", device: str) -> Iterator[Found]:
         """One after another."""
         for job in jobs:
             setting = job.setting

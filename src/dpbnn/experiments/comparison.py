@@ -9,7 +9,7 @@ from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import titled
 from dpbnn.experiments.settings import METHODS, NETWORKS, Setting, paper
 from dpbnn.experiments.words import by_accountant, number, paragraph, table
-from dpbnn.plots.style import BLUE, VERMILION, panels
+from dpbnn.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -124,14 +124,14 @@ def _name(method: str) -> str:
 def picture(found: Results) -> "Figure":
     """Seconds for an epoch, and the size of a release."""
     networks = dict.fromkeys(row["network"] for row in found["rows"])
-    figure, axes = panels(len(networks), 2, height=50)
+    figure, axes = style.panels(len(networks), 2, height=50)
     for index, network in enumerate(networks):
         rows = [row for row in found["rows"] if row["network"] == network]
         names = [_name(row["method"]) for row in rows]
         left, right = axes[2 * index], axes[2 * index + 1]
-        left.barh(names, [row["private"]["seconds_per_epoch"] for row in rows], color=BLUE)
+        left.barh(names, [row["private"]["seconds_per_epoch"] for row in rows], color=style.BLUE)
         left.set_xlabel("seconds / epoch")
-        right.plot([row["private"]["release_bytes"] / 2**20 for row in rows], names, "D", color=VERMILION)
+        right.plot([row["private"]["release_bytes"] / 2**20 for row in rows], names, "D", color=style.VERMILION)
         right.set_xscale("log")
         right.xaxis.set_major_formatter("{x:g}")
         right.grid(axis="x", linewidth=0.3)

@@ -11,8 +11,8 @@ from dpbnn.experiments.pictures import titled
 from dpbnn.experiments.reliability import PANELS, named, settings_of
 from dpbnn.experiments.training import found_by, runs_of
 from dpbnn.experiments.words import by_accountant, paragraph, table
-from dpbnn.metrics.classification import ConfidenceHistogram
-from dpbnn.plots.style import panels
+from dpbnn.metrics import classification
+from dpbnn.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,11 +61,11 @@ def section(found: Results) -> str:
 
 def picture(found: Results) -> "Figure":
     """A panel for each, as shares of the right and of the wrong."""
-    figure, axes = panels(2, 3, height=60)
+    figure, axes = style.panels(2, 3, height=60)
     for one, row in zip(axes, found["rows"], strict=True):
         correct, wrong = (torch.tensor(row["counts"][kind]) for kind in ("correct", "wrong"))
         edges = torch.linspace(0, 1, len(correct) + 1, dtype=torch.float64)
-        plots.confidence_histogram(ConfidenceHistogram(edges, correct, wrong), one, share=True)
+        plots.confidence_histogram(classification.ConfidenceHistogram(edges, correct, wrong), one, share=True)
         titled(one, named(row["method"], row["prior"], row["is_private"]))
     handles, _ = axes[0].get_legend_handles_labels()
     figure.legend(handles, ["right", "wrong"], loc="outside upper left", ncols=2, frameon=False, fontsize=7)

@@ -29,7 +29,7 @@ from dpbnn.experiments.seeded_run import SeededRun
 from dpbnn.experiments.settings import Setting, langevin_noise
 from dpbnn.experiments.training import images, trained
 from dpbnn.experiments.words import number, paragraph, private, spread, table, upward
-from dpbnn.plots.style import GREY, panels, top_legend
+from dpbnn.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -180,7 +180,7 @@ def picture(found: Results) -> "Figure":
     """Both schedules, and the line of the theorem; a panel for each network."""
     from matplotlib.ticker import LogLocator
 
-    figure, axes = panels(1, 2, height=75)
+    figure, axes = style.panels(1, 2, height=75)
     for one, (activation, name) in zip(axes, ACTIVATIONS.items(), strict=True):
         for schedule, (mark, colour), line in zip(SCHEDULES, MARKS[1:], LINES, strict=False):
             rows = [row for row in found["rows"] if (row["activation"], row["schedule"]) == (activation, schedule)]
@@ -189,14 +189,14 @@ def picture(found: Results) -> "Figure":
             one.plot(steps, means, marker=mark, markersize=4, color=colour, linestyle=line, label=schedule)
             if schedule.startswith("DP-SGLD"):
                 told = [means[0] * (own / steps[0]) ** -0.25 for own in steps]
-                one.plot(steps, told, color=GREY, linestyle=":", label="T^(-1/4), as Theorem 4 has it")
+                one.plot(steps, told, color=style.GREY, linestyle=":", label="T^(-1/4), as Theorem 4 has it")
         one.set_xscale("log")
         one.set_yscale("log", subs=[])
         one.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         one.yaxis.set_major_formatter("{x:g}")
         one.set(xlabel="steps T (log)", ylabel="smallest gradient norm (log)")
         titled(one, name)
-    top_legend(figure, axes[0], columns=2)
+    style.top_legend(figure, axes[0], columns=2)
     return figure
 
 

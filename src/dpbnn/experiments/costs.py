@@ -48,11 +48,11 @@ class Cost:
         for job in jobs:
             own = images(job.setting.data, job.size, device)
             fitted(job.setting, 0, own, device)
-            watch = _Watch(device)
+            watch = _Stopwatch(device)
             release = fitted(job.setting, 0, own, device)
             seconds, peak = watch.read()
             release.predict(own.x_test, num_draws=job.size.draws, seed=0)
-            watch = _Watch(device)
+            watch = _Stopwatch(device)
             release.predict(own.x_test, num_draws=job.size.draws, seed=0)
             predicting, _ = watch.read()
             yield {
@@ -64,7 +64,7 @@ class Cost:
             }
 
 
-class _Watch:
+class _Stopwatch:
     """Seconds since it was made, and on a GPU the most bytes that were taken since then."""
 
     def __init__(self, device: str) -> None:

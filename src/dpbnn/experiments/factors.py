@@ -15,7 +15,7 @@ from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import MARKS, titled
 from dpbnn.experiments.settings import Setting, langevin_noise
 from dpbnn.experiments.words import number, paragraph, private, spread, table, upward
-from dpbnn.plots.style import panels, top_legend
+from dpbnn.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -108,7 +108,7 @@ def picture(found: Results) -> "Figure":
     """Accuracy above, epsilon below."""
     from matplotlib.ticker import LogLocator
 
-    figure, axes = panels(2, 2, height=50)
+    figure, axes = style.panels(2, 2, height=50)
     for column, (factor, name) in enumerate(FACTORS.items()):
         above, below = axes[column], axes[2 + column]
         for family, (mark, colour) in zip(FAMILIES, MARKS[1:], strict=False):
@@ -128,7 +128,7 @@ def picture(found: Results) -> "Figure":
         below.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         below.yaxis.set_major_formatter("{x:g}")
         titled(above, f"by {name}")
-    top_legend(figure, axes[0], columns=2)
+    style.top_legend(figure, axes[0], columns=2)
     return figure
 
 

@@ -17,7 +17,7 @@ from dpbnn.experiments.item import Found, Item, Job, Results, Size
 from dpbnn.experiments.pictures import titled
 from dpbnn.experiments.settings import DELTA, Setting, langevin_noise
 from dpbnn.experiments.words import number, paragraph, private, table
-from dpbnn.plots.style import GREY, VERMILION, panels, top_legend
+from dpbnn.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -143,9 +143,9 @@ def _best(points: Sequence[tuple[float, Results]]) -> list[str]:
 
 def picture(found: Results) -> "Figure":
     """Accuracy against epsilon: a line for each member, a dot for each epoch."""
-    figure, axes = panels(1, 3, height=65)
+    figure, axes = style.panels(1, 3, height=65)
     for one, (title, (rate, of_sampler)) in zip(axes, PANELS.items(), strict=True):
-        kinds = {"DP-SGD": (rate, GREY, 0.6, 2), "DP-SGLD": (of_sampler, VERMILION, 1.4, 3)}
+        kinds = {"DP-SGD": (rate, style.GREY, 0.6, 2), "DP-SGLD": (of_sampler, style.VERMILION, 1.4, 3)}
         for family, (own, colour, width, order) in kinds.items():
             rows = [row for row in found["rows"] if row["family"] == family and row["rate"] == own]
             for index, row in enumerate(rows):
@@ -159,7 +159,7 @@ def picture(found: Results) -> "Figure":
         one.minorticks_off()
         one.set(xlabel="epsilon (log)", ylabel="test accuracy (logit)")
         titled(one, title.replace(": ", ":\n"))
-    top_legend(figure, axes[0], columns=2)
+    style.top_legend(figure, axes[0], columns=2)
     return figure
 
 

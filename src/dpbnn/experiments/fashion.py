@@ -9,7 +9,7 @@ from dpbnn.experiments.recipes import WAYS
 from dpbnn.experiments.settings import METHODS, NETWORKS
 from dpbnn.experiments.training import rows_in_three_ways, runs_in_three_ways
 from dpbnn.experiments.words import figure_of, spread, table
-from dpbnn.plots.style import panels, top_legend
+from dpbnn.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,12 +52,12 @@ def section(found: Results) -> str:
 
 def picture(found: Results) -> "Figure":
     """Accuracy."""
-    figure, axes = panels(1, 2, height=60)
+    figure, axes = style.panels(1, 2, height=60)
     for one, (network, name) in zip(axes, NETWORKS.items(), strict=True):
         rows = [row for row in found["rows"] if row["network"] == network]
         marks = {label: [row["ours"][way]["accuracy"] for row in rows] for way, label in WAYS.items()}
         dots(one, [METHODS[row["method"]] for row in rows], marks, "test accuracy", name)
-    top_legend(figure, axes[0], columns=3)
+    style.top_legend(figure, axes[0], columns=3)
     return figure
 
 

@@ -9,7 +9,7 @@ from dpbnn.experiments.recipes import WAYS
 from dpbnn.experiments.settings import METHODS, NETWORKS
 from dpbnn.experiments.training import rows_in_three_ways, runs_in_three_ways
 from dpbnn.experiments.words import spread, table
-from dpbnn.plots.style import panels, top_legend
+from dpbnn.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,7 +63,7 @@ def section(found: Results) -> str:
 
 def picture(found: Results) -> "Figure":
     """By mutual information; by entropy for the point estimate."""
-    figure, axes = panels(1, 2, height=65)
+    figure, axes = style.panels(1, 2, height=65)
     for one, (network, name) in zip(axes, NETWORKS.items(), strict=True):
         rows = [row for row in found["rows"] if row["network"] == network]
         scores = ["entropy" if row["method"] == "sgd" else "mutual_information" for row in rows]
@@ -74,7 +74,7 @@ def picture(found: Results) -> "Figure":
         }
         dots(one, names, marks, "area under the ROC curve", name)
         one.axvline(0.5, color="black", linewidth=0.8, linestyle=":")
-    top_legend(figure, axes[0], columns=3)
+    style.top_legend(figure, axes[0], columns=3)
     return figure
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpbnn.experiments.settings import METHODS, NETWORKS
-from dpbnn.plots.style import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, panels, top_legend
+from dpbnn.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LINES", "MARKS", "compared", "dots", "lines", "titled"]
 
-MARKS = (("D", GREY), ("o", BLUE), ("^", VERMILION), ("s", GREEN), ("v", ORANGE), ("P", SKY))
+MARKS = (
+    ("D", style.GREY),
+    ("o", style.BLUE),
+    ("^", style.VERMILION),
+    ("s", style.GREEN),
+    ("v", style.ORANGE),
+    ("P", style.SKY),
+)
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
 """For print: what is in one picture differs in more than colour."""
 
@@ -55,12 +62,12 @@ def compared(
     height: float,
 ) -> "tuple[Figure, list[Axes]]":
     """A panel for each network, in which each method with its prior has its marks."""
-    figure, axes = panels(1, 2, height=height)
+    figure, axes = style.panels(1, 2, height=height)
     for one, (network, title) in zip(axes, NETWORKS.items(), strict=True):
         own = [row for row in rows if row["network"] == network]
         names = [f"{METHODS[row['method']]}, {row['prior']}" for row in own]
         dots(one, names, {kind: list(map(values, own)) for kind, values in marks.items()}, label, title)
-    top_legend(figure, axes[0], columns=len(marks))
+    style.top_legend(figure, axes[0], columns=len(marks))
     return figure, axes
 
 

@@ -14,7 +14,7 @@ from dpbnn.experiments.seeded_run import SeededRun
 from dpbnn.experiments.settings import METHODS, paper
 from dpbnn.experiments.training import images, trained
 from dpbnn.experiments.words import by_accountant, paragraph, table
-from dpbnn.plots.style import panels
+from dpbnn.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["ITEM"]
 
 
-class Draws(SeededRun):
+class DigitDraws(SeededRun):
     """What every draw from a run says about the two images, ``[draws, classes]`` each; a job."""
 
     what = "two digits"
 
     @classmethod
-    def run_all(cls, jobs: "Sequence[Draws]", device: str) -> Iterator[Found]:
+    def run_all(cls, jobs: "Sequence[DigitDraws]", device: str) -> Iterator[Found]:
         """All at once, where a GPU can."""
         own = images("mnist", jobs[0].size, device)
         two = own.x_test[list(easy_and_hard(jobs[0].size))]
@@ -38,10 +38,10 @@ class Draws(SeededRun):
             yield {digit: [[round(p, 5) for p in draw] for draw in draws.tolist()] for digit, draws in digits}
 
 
-def runs_of(size: Size) -> list[tuple[str, bool, Draws]]:
+def runs_of(size: Size) -> list[tuple[str, bool, DigitDraws]]:
     """By method, not private and private."""
     return [
-        (method, is_private, Draws(paper("mnist", "mlp", method, "Gaussian", is_private, size), 0, size))
+        (method, is_private, DigitDraws(paper("mnist", "mlp", method, "Gaussian", is_private, size), 0, size))
         for is_private in (False, True)
         for method in BAYESIAN
     ]
@@ -92,7 +92,7 @@ def section(found: Results) -> str:
 
 def picture(found: Results) -> "Figure":
     """Easy above, hard below; not private and private."""
-    figure, axes = panels(4, 3, height=70)
+    figure, axes = style.panels(4, 3, height=70)
     shown = [(digit, row) for digit in DIGITS for row in found["rows"]]
     for one, (digit, row) in zip(axes, shown, strict=True):
         plots.draw_probabilities(row["draws"][digit], axes=one)

@@ -23,7 +23,7 @@ from dpbnn.experiments.settings import METHODS
 from dpbnn.experiments.simulated import NOISE_MEAN_SQUARE, TRAIN_RECORDS, Simulated, simulate
 from dpbnn.experiments.words import by_accountant, number, paragraph, private, spread, table
 from dpbnn.methods import Method
-from dpbnn.plots.style import BLUE, GREY, INK, SKY, VERMILION, panels, top_legend
+from dpbnn.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -258,13 +258,13 @@ def _errors(found: Results) -> str:
 def picture(found: Results) -> "Figure":
     """The bands of the first simulation, two standard deviations wide."""
     shown = {way: name for way, name in WAYS.items() if way != "as_printed"}
-    figure, axes = panels(len(shown), len(PAPER), height=52)
+    figure, axes = style.panels(len(shown), len(PAPER), height=52)
     for line, (way, name) in enumerate(shown.items()):
         for column, row in enumerate(found["rows"]):
             one, bands = axes[line * len(PAPER) + column], row[way]["bands"]
             _draw(one, bands, found["data"])
             titled(one, f"{METHODS[row['method']]}\n{name}")
-    top_legend(figure, axes[0], columns=5)
+    style.top_legend(figure, axes[0], columns=5)
     return figure
 
 
@@ -273,13 +273,13 @@ def _draw(axes: "Axes", bands: Mapping[str, Sequence[float]], data: Mapping[str,
         pairs = list(zip(bands["mean"], bands[width], strict=True))
         return [mean - 2 * std for mean, std in pairs], [mean + 2 * std for mean, std in pairs]
 
-    axes.plot(data["x"], data["y"], ".", color=GREY, markersize=1.5, label="training records")
-    axes.fill_between(bands["x"], *band("total"), color=SKY, alpha=0.45, linewidth=0, label="new targets")
+    axes.plot(data["x"], data["y"], ".", color=style.GREY, markersize=1.5, label="training records")
+    axes.fill_between(bands["x"], *band("total"), color=style.SKY, alpha=0.45, linewidth=0, label="new targets")
     axes.fill_between(
-        bands["x"], *band("epistemic"), color=BLUE, alpha=0.5, linewidth=0, label="doubt about the weights"
+        bands["x"], *band("epistemic"), color=style.BLUE, alpha=0.5, linewidth=0, label="doubt about the weights"
     )
-    axes.plot(bands["x"], bands["oracle"], color=VERMILION, linestyle="--", linewidth=1, label="oracle's mean")
-    axes.plot(bands["x"], bands["mean"], color=INK, linewidth=1.2, label="mean")
+    axes.plot(bands["x"], bands["oracle"], color=style.VERMILION, linestyle="--", linewidth=1, label="oracle's mean")
+    axes.plot(bands["x"], bands["mean"], color=style.INK, linewidth=1.2, label="mean")
     axes.set(xlabel="x", ylabel="y", xlim=(-4, 4), ylim=(-6, 6))
 
 

@@ -11,8 +11,8 @@ from dpbnn.experiments.pictures import titled
 from dpbnn.experiments.settings import METHODS, Setting, paper
 from dpbnn.experiments.training import found_by, runs_of
 from dpbnn.experiments.words import by_accountant, table
-from dpbnn.metrics.classification import ReliabilityCurve
-from dpbnn.plots.style import panels
+from dpbnn.metrics import classification
+from dpbnn.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,14 +67,14 @@ def _pooled(every: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, 
     return pooled
 
 
-def curve_of(bins: Mapping[str, Sequence[float | None]]) -> ReliabilityCurve:
+def curve_of(bins: Mapping[str, Sequence[float | None]]) -> classification.ReliabilityCurve:
     """As `dpbnn.metrics` has it."""
     edges = torch.linspace(0, 1, len(bins["count"]) + 1, dtype=torch.float64)
     confidence, accuracy = (
         torch.tensor([float("nan") if value is None else value for value in bins[name]], dtype=torch.float64)
         for name in ("confidence", "accuracy")
     )
-    return ReliabilityCurve(edges, confidence, accuracy, torch.tensor(bins["count"]))
+    return classification.ReliabilityCurve(edges, confidence, accuracy, torch.tensor(bins["count"]))
 
 
 def section(found: Results) -> str:
@@ -98,7 +98,7 @@ def section(found: Results) -> str:
 def picture(found: Results) -> "Figure":
     """A panel for each."""
     count = len(found["rows"])
-    figure, axes = panels((count + 2) // 3, 3, height=75)
+    figure, axes = style.panels((count + 2) // 3, 3, height=75)
     for one, row in zip(axes, found["rows"], strict=False):
         plots.reliability_diagram(curve_of(row["bins"]), one)
         titled(one, named(row["method"], row["prior"], row["is_private"]))

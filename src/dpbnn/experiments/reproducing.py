@@ -10,7 +10,7 @@ from dpbnn.errors import DpbnnError
 from dpbnn.experiments import ITEMS
 from dpbnn.experiments.item import Size
 from dpbnn.experiments.page import FOLDER, write_item, write_page
-from dpbnn.experiments.running import Store, run_jobs
+from dpbnn.experiments.running import JobStore, run_jobs
 
 __all__ = ["Outcome", "reproduce"]
 
@@ -29,7 +29,7 @@ def reproduce(
 ) -> Outcome:
     """Do what is not done yet, and write all items that are complete."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    store = Store(folder / FOLDER / ".jobs")
+    store = JobStore(folder / FOLDER / ".jobs")
     try:
         store.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

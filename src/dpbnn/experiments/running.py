@@ -22,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from dpbnn.experiments.item import Found, Job
 
-__all__ = ["Done", "Store", "run_jobs", "write"]
+__all__ = ["Done", "JobStore", "run_jobs", "write"]
 
 AT_ONCE = 10
 """Jobs that are handed over at a time."""
@@ -37,7 +37,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Store:
+class JobStore:
     """A folder with a file for each job that is done."""
 
     folder: Path
@@ -61,7 +61,9 @@ class Store:
         return self.folder / f"{mark}.json"
 
 
-def run_jobs(jobs: Iterable[Job], store: Store, device: str, minutes: float | None, show: bool) -> Mapping[str, Done]:
+def run_jobs(
+    jobs: Iterable[Job], store: JobStore, device: str, minutes: float | None, show: bool
+) -> Mapping[str, Done]:
     """What all jobs found, by their keys; those that are not done are done now, until the time is up."""
     every = list({job.key: job for job in jobs}.values())
     done = {job.key: own for job in every if (own := store.done(job)) is not None}

@@ -21,7 +21,7 @@ from dpbnn.experiments.seeded_run import SeededRun
 from dpbnn.experiments.settings import METHODS, NETWORKS
 from dpbnn.experiments.training import images, trained
 from dpbnn.experiments.words import number, paragraph, table
-from dpbnn.plots.style import panels, top_legend
+from dpbnn.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,7 @@ SEEDS = 2
 FIGURES = ("accuracy", "negative_log_likelihood", "expected_calibration_error")
 
 
-class Trial(SeededRun):
+class HeldOutTrial(SeededRun):
     """A candidate, judged on the training images that it has not seen; a job."""
 
     what = "trial"
@@ -43,7 +43,7 @@ class Trial(SeededRun):
         return {"draws": self.size.draws}
 
     @classmethod
-    def run_all(cls, jobs: "Sequence[Trial]", device: str) -> Iterator[Found]:
+    def run_all(cls, jobs: "Sequence[HeldOutTrial]", device: str) -> Iterator[Found]:
         """All at once, where a GPU can."""
         every = images("mnist", jobs[0].size, device)
         part = jobs[0].setting.records
@@ -72,10 +72,10 @@ def candidates(network: str, method: str, size: Size) -> list[Recipe]:
     return every if size.is_full else every[: size.grid]
 
 
-def trials(recipe: Recipe, size: Size) -> list[Trial]:
+def trials(recipe: Recipe, size: Size) -> list[HeldOutTrial]:
     """One for each seed."""
     setting = recipe.at("mnist", size, size.records * 5 // 6)
-    return [Trial(setting, seed, size) for seed in range(min(SEEDS, size.seeds))]
+    return [HeldOutTrial(setting, seed, size) for seed in range(min(SEEDS, size.seeds))]
 
 
 def jobs(size: Size) -> Sequence[Job]:
@@ -143,7 +143,7 @@ def section(found: Results) -> str:
 def picture(found: Results) -> "Figure":
     """Accuracy and score of all candidates."""
     networks = dict.fromkeys(row["recipe"]["network"] for row in found["rows"])
-    figure, axes = panels(1, len(networks), height=70)
+    figure, axes = style.panels(1, len(networks), height=70)
     for one, network in zip(axes, networks, strict=True):
         for method, (mark, colour) in zip(METHODS, MARKS[1:], strict=False):
             own = [r for r in found["rows"] if (r["recipe"]["network"], r["recipe"]["method"]) == (network, method)]
@@ -151,7 +151,7 @@ def picture(found: Results) -> "Figure":
             one.plot(score, accuracy, mark, color=colour, markersize=4, alpha=0.8, label=METHODS[method])
         one.set(xlabel="negative log-likelihood, held-out images", ylabel="accuracy, held-out images")
         titled(one, NETWORKS[network])
-    top_legend(figure, axes[0], columns=4)
+    style.top_legend(figure, axes[0], columns=4)
     return figure
 
 
