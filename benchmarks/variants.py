@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dpbnn
-from dpbnn.clipping import check_model, clip_and_sum
+from dpbnn.clipping import ClippingSettings, check_model, clip_and_sum
 from dpbnn.methods import Method
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.noise.mechanism import add_noise
@@ -82,7 +82,7 @@ def clipped_gradient(model: nn.Module, x: Tensor, y: Tensor, likelihood: Likelih
     """The sum of clipped per-record gradients."""
     checked = check_model(model, likelihood or dpbnn.Categorical(), x[:0], y[:0])
     weights = checked.objective.model_weights()
-    return lambda x, y: clip_and_sum(checked, weights, x, y, CLIP_NORM)
+    return lambda x, y: clip_and_sum(checked, weights, x, y, ClippingSettings(CLIP_NORM))
 
 
 def no_phase(name: str) -> AbstractContextManager[object]:
@@ -123,7 +123,7 @@ def private_step(
         nonlocal state, step
         method.begin_step(state, step)
         with phase("gradient"):
-            clipped = clip_and_sum(checked, method.weights(state, step), x, y, CLIP_NORM)
+            clipped = clip_and_sum(checked, method.weights(state, step), x, y, ClippingSettings(CLIP_NORM))
         with phase("noise"):
             noisy = add_noise(clipped, NOISE, randomness, step)
         with phase("update"):

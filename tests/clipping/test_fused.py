@@ -9,7 +9,7 @@ from torch import nn
 
 import dpbnn
 from dpbnn.audit.rounding import that_round_both_ways
-from dpbnn.clipping import check_model, clip_and_sum, fused, summation
+from dpbnn.clipping import ClippingSettings, check_model, clip_and_sum, fused, summation
 from dpbnn.clipping.engines.book_keeping import Recording
 from dpbnn.clipping.forms.deferred import Deferred
 from dpbnn.clipping.forms.joint import Joint
@@ -218,11 +218,11 @@ def test_sums_are_those_of_torchs_own_operations(
     assert checked.engine == "book_keeping"
     x[4] = math.nan
     present = torch.tensor([True] * 7 + [False] * 2, device=device)
-    ours = clip_and_sum(checked, weights, x, y, 0.3, clipping=clipping, present=present).gradients
+    ours = clip_and_sum(checked, weights, x, y, ClippingSettings(0.3, clipping), present=present).gradients
     assert bool(launched) == (small > 0)
     kept = [0, 1, 2, 3, 5, 6]
     monkeypatch.setattr(fused, "is_used_for", lambda values: False)
-    truth = clip_and_sum(checked, weights, x[kept], y[kept], 0.3, clipping=clipping).gradients
+    truth = clip_and_sum(checked, weights, x[kept], y[kept], ClippingSettings(0.3, clipping)).gradients
     for name, values in truth.items():
         assert ours[name].dtype == values.dtype
         torch.testing.assert_close(ours[name], values, rtol=2e-4, atol=1e-6)
@@ -268,10 +268,12 @@ def test_a_record_that_is_no_number_is_left_out_in_every_form(device, monkeypatc
         moved = [{name: v + 0.1 * j for name, v in where.items()} for j in range(draws)]
         where = Draws(tuple(moved), tuple({name: 0.1 * torch.ones_like(v) for name, v in own.items()} for own in moved))
     kept = [0, 1, 2, 4, 5, 6]
-    truth = clip_and_sum(checked, where, x[kept], y[kept], 0.3).gradients
+    truth = clip_and_sum(checked, where, x[kept], y[kept], ClippingSettings(0.3)).gradients
     x[3].view(-1)[-1] = bad
     for present in (None, torch.ones(7, dtype=torch.bool, device=device)):
-        for name, values in clip_and_sum(checked, where, x, y, 0.3, present=present).gradients.items():
+        for name, values in clip_and_sum(
+            checked, where, x, y, ClippingSettings(0.3), present=present
+        ).gradients.items():
             torch.testing.assert_close(values, truth[name], rtol=1e-4, atol=1e-6)
 
 
@@ -317,7 +319,7 @@ def test_a_record_moves_the_sum_of_parts_by_what_it_contributes(device, monkeypa
     """The first parts of a batch of 20,000 records: more would take the interpreter long."""
     parts = case(name, values := that_round_both_ways(2 * 64, 64), device)
     use(monkeypatch, way)
-    assert moved(*parts, in_float64=True, together=20_000, micro_batch_size=64) == float(values[0])
+    assert moved(*parts, together=20_000, micro_batch_size=64) == float(values[0])
 
 
 def test_small_products_of_records_that_may_cancel_take_several_launches(device, monkeypatch):
@@ -348,7 +350,7 @@ def test_no_record_moves_the_sum_by_more_than_the_clip_norm(device, used_everywh
     mask = torch.ones(6, dtype=torch.bool, device=device) if present else None
 
     def flat(x):
-        gradients = clip_and_sum(checked, weights, x, y, 0.3, present=mask).gradients
+        gradients = clip_and_sum(checked, weights, x, y, ClippingSettings(0.3), present=mask).gradients
         return torch.cat([values.flatten().double() for values in gradients.values()])
 
     before = flat(x)
@@ -381,7 +383,7 @@ def test_nothing_of_a_batch_is_left_behind(device, used_everywhere):
     gc.disable()
     try:
         checked = check_model(model.to(device), dpbnn.Categorical(), x, y)
-        clip_and_sum(checked, checked.objective.model_weights(), x, y, 0.3)
+        clip_and_sum(checked, checked.objective.model_weights(), x, y, ClippingSettings(0.3))
         assert not [one for one in gc.get_objects() if issubclass(type(one), Recording)]
     finally:
         gc.enable()

@@ -11,7 +11,7 @@ from torch import nn
 
 import dpbnn
 from dpbnn.audit.rounding import that_round_both_ways
-from dpbnn.clipping import check_model, clip_and_sum, gradient
+from dpbnn.clipping import ClippingSettings, check_model, clip_and_sum, gradient
 from dpbnn.clipping.forms import deferred
 from dpbnn.clipping.forms.deferred import Deferred
 from dpbnn.clipping.forms.joint import Joint
@@ -88,10 +88,10 @@ def case(name, values, device="cpu"):
     return checked, WHERE.get(name, lambda weights: weights)(checked.objective.model_weights()), x, y.to(device)
 
 
-def moved(checked, where, x, y, **how):
+def moved(checked, where, x, y, micro_batch_size=None, **how):
     """How far the first record moves the sum, in all numbers together."""
-    how["in_float64"] = True
-    sums = [clip_and_sum(checked, where, *part, 1.0, **how).gradients for part in ((x, y), (x[1:], y[1:]))]
+    settings = ClippingSettings(1.0, micro_batch_size=micro_batch_size, in_float64=True)
+    sums = [clip_and_sum(checked, where, *part, settings, **how).gradients for part in ((x, y), (x[1:], y[1:]))]
     assert all(values.dtype == torch.float64 for values in sums[0].values())
     return sum(float((sums[0][name] - sums[1][name]).abs().sum()) for name in sums[0])
 
@@ -159,10 +159,10 @@ def test_a_batch_that_may_be_large_is_not_rounded_when_it_is_small(name):
     """The noise of such a run is added in float64, also where one part is all of the batch."""
     values = that_round_both_ways(LARGEST_PART)
     checked, where, x, y = case(name, values)
-    (sums,) = clip_and_sum(checked, where, x, y, 1.0, in_float64=True).gradients.values()
+    (sums,) = clip_and_sum(checked, where, x, y, ClippingSettings(1.0, in_float64=True)).gradients.values()
     assert float(sums.abs().sum()) == float(values.sum())
     into = {name: torch.full_like(sums, math.nan) for name in checked.objective.model_weights()}
-    (again,) = clip_and_sum(checked, where, x, y, 1.0, in_float64=True, into=into).gradients.values()
+    (again,) = clip_and_sum(checked, where, x, y, ClippingSettings(1.0, in_float64=True), into=into).gradients.values()
     assert again is next(iter(into.values()))
     assert torch.equal(again, sums)
 
@@ -171,9 +171,14 @@ def test_a_batch_that_may_be_large_is_not_rounded_when_it_is_small(name):
 def test_parts_are_added_onto_the_sums_of_those_before(name):
     values = that_round_both_ways(2 * 512, 512)
     checked, where, x, y = case(name, values)
-    onto = {key: v.double() for key, v in clip_and_sum(checked, where, x[:0], y[:0], 1.0).gradients.items()}
+    onto = {
+        key: v.double()
+        for key, v in clip_and_sum(checked, where, x[:0], y[:0], ClippingSettings(1.0)).gradients.items()
+    }
     for part in (slice(0, 512), slice(512, 1024)):
-        found = clip_and_sum(checked, where, x[part], y[part], 1.0, onto=onto, together=10_000).gradients
+        found = clip_and_sum(
+            checked, where, x[part], y[part], ClippingSettings(1.0), onto=onto, together=10_000
+        ).gradients
         assert all(found[key] is onto[key] for key in onto)
     assert sum(float(total.abs().sum()) for total in onto.values()) == float(values.sum())
 
@@ -186,7 +191,7 @@ def test_a_batch_of_few_records_in_parts_is_stored_in_float32_once():
     stored = sum(some.sum().float().double() for some in values.split(512))
     assert stored.float() != values.sum().float()
     checked, where, x, y = case("outer", values)
-    (found,) = clip_and_sum(checked, where, x, y, 1.0, micro_batch_size=512).gradients.values()
+    (found,) = clip_and_sum(checked, where, x, y, ClippingSettings(1.0, micro_batch_size=512)).gradients.values()
     assert found.dtype == torch.float32
     assert float(found) == float(values.sum().float())
 
@@ -236,7 +241,7 @@ def test_the_type_of_the_sums_follows_from_the_plan_and_not_from_the_number_of_r
     checked, where, x, y = case("outer", values, device)
     found = []
     for count in (LARGEST_PART, LARGEST_PART + 1, 3 * LARGEST_PART - 1, 3 * LARGEST_PART):
-        (total,) = clip_and_sum(checked, where, x[:count], y[:count], 1.0).gradients.values()
+        (total,) = clip_and_sum(checked, where, x[:count], y[:count], ClippingSettings(1.0)).gradients.values()
         assert total.dtype == torch.float32
         found.append(float(total))
     assert found[0] == 0.75 * LARGEST_PART

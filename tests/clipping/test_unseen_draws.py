@@ -73,7 +73,7 @@ def test_draws_that_the_trial_did_not_see_come_from_the_secret_key(monkeypatch):
 
 
 def test_captured_work_is_redirected_whatever_the_trial_saw():
-    from dpbnn.clipping.gradient import clip_and_sum
+    from dpbnn.clipping.gradient import ClippingSettings, clip_and_sum
     from dpbnn.device.generators import Generators
     from tests.training.steps.test_capture import run_of
 
@@ -82,7 +82,7 @@ def test_captured_work_is_redirected_whatever_the_trial_saw():
     weights = work.checked.objective.model_weights()
     x, y = torch.randn(4, 5), torch.zeros(4, dtype=torch.long)
     before = torch.get_rng_state()
-    clip_and_sum(work.checked, weights, x, y, 1.0, masks=masks, no_sync=True)
+    clip_and_sum(work.checked, weights, x, y, ClippingSettings(1.0), masks=masks, no_sync=True)
     assert torch.equal(before, torch.get_rng_state())
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import dpbnn
-from dpbnn.clipping import check_model, clip_and_sum
+from dpbnn.clipping import ClippingSettings, check_model, clip_and_sum
 from dpbnn.device.execution import PRECISIONS, computing_in
 
 CPU = torch.device("cpu")
@@ -55,7 +55,9 @@ def test_one_record_moves_the_sum_by_at_most_the_clip_norm_in_every_precision(ma
     checked = check_model(model, dpbnn.Categorical(), x, y, precision=precision)
     weights = checked.objective.model_weights()
     for index in range(0, 40, 3):
-        alone = clip_and_sum(checked, weights, x[index : index + 1], y[index : index + 1], 0.1, precision=precision)
+        alone = clip_and_sum(
+            checked, weights, x[index : index + 1], y[index : index + 1], ClippingSettings(0.1, precision=precision)
+        )
         assert all(values.dtype == torch.float32 for values in alone.gradients.values())
         assert float(torch.cat([v.flatten() for v in alone.gradients.values()]).double().norm()) <= 0.1
 
@@ -78,8 +80,8 @@ def test_what_is_summed_has_the_norm_that_was_clipped_whatever_the_model_compute
     weights = checked.objective.model_weights()
     for index in range(10):
         one = x[index : index + 1], y[index : index + 1]
-        whole = clip_and_sum(checked, weights, *one, float("inf"), precision=precision).gradients
+        whole = clip_and_sum(checked, weights, *one, ClippingSettings(float("inf"), precision=precision)).gradients
         size = float(torch.cat([v.flatten() for v in whole.values()]).double().norm())
-        clipped = clip_and_sum(checked, weights, *one, size / 3, precision=precision).gradients
+        clipped = clip_and_sum(checked, weights, *one, ClippingSettings(size / 3, precision=precision)).gradients
         found = float(torch.cat([v.flatten() for v in clipped.values()]).double().norm())
         assert size / 3 * 0.994 <= found <= size / 3

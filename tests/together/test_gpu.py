@@ -6,7 +6,7 @@ from scipy import stats
 from torch import nn
 
 import dpbnn
-from dpbnn.clipping import check_model, clip_and_sum, clipped_gradient_sum
+from dpbnn.clipping import ClippingSettings, check_model, clip_and_sum, clipped_gradient_sum
 from dpbnn.privacy.noise.randomness import Randomness
 from tests.clipping.engines.test_engines import MODELS as FALLBACKS
 from tests.clipping.engines.test_engines import Wrapped
@@ -159,7 +159,7 @@ def test_joint_clipping_gives_the_truth_on_a_device(name, num_draws):
         *(tuple({n: v.to(CUDA) for n, v in part.items()} for part in own) for own in (draws.weights, draws.multipliers))
     )
     checked = check_model(model.to(CUDA), dpbnn.Categorical(), x.to(CUDA), y.to(CUDA))
-    found = clip_and_sum(checked, moved, x.to(CUDA), y.to(CUDA), clip_norm).gradients
+    found = clip_and_sum(checked, moved, x.to(CUDA), y.to(CUDA), ClippingSettings(clip_norm)).gradients
     scale = sum(float(values.square().sum()) for values in expected.values()) ** 0.5
     for key, values in expected.items():
         assert float((found[key].double().cpu() - values).norm()) <= 1e-5 * scale, key

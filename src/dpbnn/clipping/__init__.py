@@ -3,6 +3,13 @@
 from dpbnn.clipping.check.compatibility import CheckedModel, check_model
 from dpbnn.clipping.check.exactness import refuse_inexact_sums
 from dpbnn.clipping.clipped_sum import clipped_gradient_sum
-from dpbnn.clipping.gradient import clip_and_sum
+from dpbnn.clipping.gradient import ClippingSettings, clip_and_sum
 
-__all__ = ["CheckedModel", "check_model", "clip_and_sum", "clipped_gradient_sum", "refuse_inexact_sums"]
+__all__ = [
+    "CheckedModel",
+    "ClippingSettings",
+    "check_model",
+    "clip_and_sum",
+    "clipped_gradient_sum",
+    "refuse_inexact_sums",
+]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from dpbnn import _validate
 from dpbnn.clipping.check.compatibility import check_model
 from dpbnn.clipping.check.exactness import refuse_inexact_sums
-from dpbnn.clipping.gradient import clip_and_sum
+from dpbnn.clipping.gradient import ClippingSettings, clip_and_sum
 from dpbnn.clipping.summation import LARGEST_PART
 from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Likelihood
@@ -67,9 +67,8 @@ def clipped_gradient_sum(
     weights, is_large = checked.objective.model_weights() | checked.likelihood_weights, len(x) > LARGEST_PART
     if is_large:
         refuse_inexact_sums(checked, weights, x, y, len(x), micro_batch_size)
-    return clip_and_sum(
-        checked, weights, x, y, clip_norm, clipping=clipping, micro_batch_size=micro_batch_size, in_float64=is_large
-    )
+    settings = ClippingSettings(clip_norm, clipping, micro_batch_size, in_float64=is_large)
+    return clip_and_sum(checked, weights, x, y, settings)
 
 
 def _check_arguments(x: Tensor, y: Tensor, clip_norm: float, clipping: str, micro_batch_size: int | None) -> None:

@@ -26,7 +26,7 @@ from dpbnn.device.generators import Generators, default_generators, drawing_from
 from dpbnn.device.streams import hold, side_by_side
 from dpbnn.types import ClippedSum, Draws, Weights
 
-__all__ = ["cast", "clip_and_sum", "part_size", "per_record_gradients", "shorten"]
+__all__ = ["ClippingSettings", "cast", "clip_and_sum", "part_size", "per_record_gradients", "shorten"]
 
 ROUNDING_ROOM = 5e-3
 """Records are clipped to C / (1 + this): rounding of the sum, of its storage in float32 and of the record's own norm
@@ -45,20 +45,36 @@ LARGEST_NORM = 1e18
 torch.empty(30 * 2**18)
 
 
+@dataclass(frozen=True)
+class ClippingSettings:
+    """How the records of one step are clipped and added up.
+
+    Args:
+        clip_norm: C; infinity means no clipping.
+        style: "flat" or "automatic".
+        micro_batch_size: records taken through the model at a time.
+        precision: the model's, as in `Execution`.
+        in_float64: return float64 whatever came, so that the type of the noise does not tell how many records there
+            were. Else the sums come in the types of `ClippedSum.types`.
+    """
+
+    clip_norm: float
+    style: str = "flat"
+    micro_batch_size: int | None = None
+    precision: str | None = None
+    in_float64: bool = False
+
+
 def clip_and_sum(
     checked: CheckedModel,
     where: Weights | Draws,
     x: Tensor,
     y: Tensor,
-    clip_norm: float,
+    settings: ClippingSettings,
     *,
-    clipping: str = "flat",
-    micro_batch_size: int | None = None,
-    precision: str | None = None,
     present: Tensor | None = None,
     into: Weights | None = None,
     together: int | None = None,
-    in_float64: bool = False,
     onto: Weights | None = None,
     masks: Generators | None = None,
     no_sync: bool = False,
@@ -68,37 +84,35 @@ def clip_and_sum(
 
     Args beyond those of `clipped_gradient_sum`:
         where: the weights, or draws of them.
-        precision: the model's, as in `Execution`.
+        settings: how the records are clipped and added up.
         present: tells records from padding, which contributes zero.
         into: memory for the sums, used where they need not be added up.
         together: the largest number of records in a batch of which these are a part.
-        in_float64: return float64 whatever came, so that the type of the noise does not tell how many records there
-            were. Else the sums come in the types of `ClippedSum.types`.
         onto: float64 sums of the parts before; these are added to them.
         masks: generators for the model's draws.
         no_sync: never let the host wait for a device, as a CUDA graph demands.
         observe: is called with the norms of each part, which are private.
     """
     where = cast(checked, where)
-    size = part_size(checked, where, micro_batch_size)
-    is_wide = in_float64 or onto is not None or len(x) > size
+    size = part_size(checked, where, settings.micro_batch_size)
+    is_wide = settings.in_float64 or onto is not None or len(x) > size
     total = _Total(dict(onto or {}), into if len(x) <= size else None, together or len(x), is_wide)
     with torch.inference_mode(False):
         x, y = _plain(x), _plain(y)
         for part_x, part_y, part_present in _parts(x, y, present, size, pads=checked.engine != "loop"):
             if len(part_x):
-                with computing_in(precision, x.device):
+                with computing_in(settings.precision, x.device):
                     compute = partial(per_record_gradients, checked, where, part_x, part_y)
                     gradients = _with_secret_draws(compute, checked.draws or no_sync, masks, x.device)
                 with full_precision(x.device):
-                    _clip_and_sum_one_part(gradients, part_present, clip_norm, clipping, observe, total, no_sync)
+                    _clip_and_sum_one_part(gradients, part_present, settings, observe, total, no_sync)
     types = _released_types(where)
     sums = {name: total.sums[name] if name in total.sums else make() for name, make in _zeros(where)}
-    if in_float64 or onto is not None:
-        return ClippedSum({name: values.double() for name, values in sums.items()}, clip_norm, types)
+    if settings.in_float64 or onto is not None:
+        return ClippedSum({name: values.double() for name, values in sums.items()}, settings.clip_norm, types)
     if len(x) > LARGEST_PART:
-        shorten(sums, clip_norm)
-    return ClippedSum({name: values.to(types[name]) for name, values in sums.items()}, clip_norm, types)
+        shorten(sums, settings.clip_norm)
+    return ClippedSum({name: values.to(types[name]) for name, values in sums.items()}, settings.clip_norm, types)
 
 
 def shorten(sums: Weights, clip_norm: float) -> None:
@@ -276,8 +290,7 @@ class _Total:
 def _clip_and_sum_one_part(
     gradients: dict[str, PerRecordGradient],
     present: Tensor | None,
-    clip_norm: float,
-    clipping: str,
+    settings: ClippingSettings,
     observe: Callable[[Tensor, float], None] | None,
     total: _Total,
     no_sync: bool,
@@ -293,8 +306,8 @@ def _clip_and_sum_one_part(
     terms = torch.stack([values for values in squares if values is not None])
     if observe is not None:
         norms = terms.sum(dim=0).sqrt()
-        observe(norms if present is None else norms[present], clip_norm)
-    factors = _factors(terms, present, clip_norm, clipping)
+        observe(norms if present is None else norms[present], settings.clip_norm)
+    factors = _factors(terms, present, settings)
     must_clean = not no_sync and not bool(terms.isfinite().all())  # 0 x inf is NaN
 
     def add(name: str) -> None:
@@ -315,9 +328,9 @@ def _make_finite(gradients: dict[str, PerRecordGradient], name: str) -> None:
     gradients[name] = gradients[name].finite()
 
 
-def _factors(terms: Tensor, present: Tensor | None, clip_norm: float, clipping: str) -> Tensor:
+def _factors(terms: Tensor, present: Tensor | None, settings: ClippingSettings) -> Tensor:
     """What each record's gradient is multiplied with, from the terms of its squared norm; zero drops it."""
-    limit, offset = clip_norm / (1 + ROUNDING_ROOM), AUTOMATIC_GAMMA if clipping == "automatic" else None
+    limit, offset = settings.clip_norm / (1 + ROUNDING_ROOM), AUTOMATIC_GAMMA if settings.style == "automatic" else None
     if fused.is_used_for(terms):
         return fused.factors(terms, present, largest=LARGEST_NORM, limit=limit, offset=offset)
     squared_norms = terms.sum(dim=0)

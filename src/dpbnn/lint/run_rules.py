@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpbnn.clipping import CheckedModel, check_model, clip_and_sum
+from dpbnn.clipping import CheckedModel, ClippingSettings, check_model, clip_and_sum
 from dpbnn.data.records import as_records
 from dpbnn.device.generators import Generators
 from dpbnn.errors import DpbnnError
@@ -145,7 +145,8 @@ def _clip_norm(setup: Setup) -> str:
     weights = checked.objective.model_weights() | checked.likelihood_weights
     norms: list[Tensor] = []
     masks = Generators.seeded(0)
-    clip_and_sum(checked, weights, x, y, least, masks=masks, observe=lambda found, _: norms.append(found))
+    settings = ClippingSettings(least)
+    clip_and_sum(checked, weights, x, y, settings, masks=masks, observe=lambda found, _: norms.append(found))
     share = float((torch.cat(norms) > least).double().mean())
     if NEARLY_NONE <= share <= NEARLY_ALL:
         return ""

@@ -75,7 +75,7 @@ def own_gradients():
             {name: values.detach() for name, values in model.named_parameters()},
             x[None],
             y[None],
-            PLAN.clip_norm,
+            gradient.ClippingSettings(PLAN.clip_norm),
         )
         if not all(torch.allclose(found.gradients[name], factor * own[name], atol=1e-5) for name in own):
             return True
@@ -125,8 +125,8 @@ def of_factors(change):
     def plant(patch):
         original = gradient._factors
 
-        def planted(terms, present, clip_norm, clipping):
-            return change(original(terms, present, clip_norm, clipping).clone(), terms)
+        def planted(terms, present, settings):
+            return change(original(terms, present, settings).clone(), terms)
 
         patch.setattr(gradient, "_factors", planted)
 
@@ -163,12 +163,13 @@ def means_of_micro_batches(patch):
     """Each micro-batch's mean gradient is clipped, where each record's should be."""
     original = work.clip_and_sum
 
-    def planted(checked, where, x, y, clip_norm, micro_batch_size=None, **how):
-        if micro_batch_size is None or not len(x):
-            return original(checked, where, x, y, clip_norm, **how)
-        total = None
-        for own_x, own_y in zip(x.split(micro_batch_size), y.split(micro_batch_size), strict=True):
-            part = scaled(original(checked, where, own_x, own_y, 1e9, **how), 1 / len(own_x))
+    def planted(checked, where, x, y, settings, **how):
+        size, clip_norm = settings.micro_batch_size, settings.clip_norm
+        if size is None or not len(x):
+            return original(checked, where, x, y, settings, **how)
+        total, unclipped = None, replace(settings, clip_norm=1e9, micro_batch_size=None)
+        for own_x, own_y in zip(x.split(size), y.split(size), strict=True):
+            part = scaled(original(checked, where, own_x, own_y, unclipped, **how), 1 / len(own_x))
             norm = float(torch.cat([values.ravel() for values in part.gradients.values()]).norm())
             part = scaled(part, len(own_x) * min(1.0, clip_norm / max(norm, 1e-12)))
             sums = part.gradients if total is None else {n: total.gradients[n] + v for n, v in part.gradients.items()}
@@ -182,8 +183,8 @@ def frozen_gradients_leak(patch):
     """What records do to a frozen layer joins the gradient of a trained bias, beyond the clip."""
     original = work.clip_and_sum
 
-    def planted(checked, where, x, y, clip_norm, **how):
-        clipped = original(checked, where, x, y, clip_norm, **how)
+    def planted(checked, where, x, y, settings, **how):
+        clipped = original(checked, where, x, y, settings, **how)
         model = checked.objective.model
         if len(x) and isinstance(model, nn.Sequential) and not model[0].weight.requires_grad:
             weight = model[0].weight.detach().requires_grad_()

@@ -66,10 +66,9 @@ def after_clipping(change):
     def plant(patch):
         original = work.clip_and_sum
 
-        def planted(checked, where, x, y, clip_norm, **how):
+        def planted(checked, where, x, y, settings, **how):
             def again(**other):
-                given = {"checked": checked, "where": where, "x": x, "y": y, "clip_norm": clip_norm}
-                return original(**given | how | other)
+                return original(checked, where, x, y, replace(settings, **other), **how)
 
             return change(again(), again, x)
 

@@ -94,11 +94,12 @@ def of_automatic_factors(change):
     def plant(patch):
         original = gradient._factors
 
-        def planted(terms, present, clip_norm, clipping):
-            factors = original(terms, present, clip_norm, clipping)
+        def planted(terms, present, settings):
+            factors = original(terms, present, settings)
             norms = terms.sum(dim=0).sqrt()
             kept = (factors > 0) & (norms > 0)
-            return torch.where(kept, change(clip_norm, norms), factors) if clipping == "automatic" else factors
+            changed = torch.where(kept, change(settings.clip_norm, norms), factors)
+            return changed if settings.style == "automatic" else factors
 
         patch.setattr(gradient, "_factors", planted)
 
@@ -108,8 +109,8 @@ def of_automatic_factors(change):
 def mean_and_spread_apart(patch):
     original = gradient._clip_and_sum_one_part
 
-    def planted(gradients, present, clip_norm, clipping, observe, total, no_sync):
-        how = present, clip_norm, clipping, observe
+    def planted(gradients, present, settings, observe, total, no_sync):
+        how = present, settings, observe
         if not any(isinstance(own, Joint) for own in gradients.values()):
             original(gradients, *how, total, no_sync)
             return

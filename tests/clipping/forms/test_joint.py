@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import dpbnn
-from dpbnn.clipping import check_model, clip_and_sum
+from dpbnn.clipping import ClippingSettings, check_model, clip_and_sum
 from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.forms.per_record import row_norms
 from dpbnn.types import Draws
@@ -106,7 +106,7 @@ def test_every_engine_equals_a_plain_loop(name, num_draws, engine):
     expected, _ = truth(model, x, y, draws, clip_norm)
     scale = math.sqrt(sum(float(v.square().sum()) for v in expected.values()))
     for options in ({}, {"micro_batch_size": 4}):
-        found = clip_and_sum(checked, draws, x, y, clip_norm, **options)
+        found = clip_and_sum(checked, draws, x, y, ClippingSettings(clip_norm, **options))
         assert found.sensitivity == clip_norm
         for key, values in expected.items():
             assert float((found.gradients[key].double() - values).norm()) <= 1e-5 * scale, key
@@ -136,11 +136,11 @@ def test_one_record_moves_the_sum_by_at_most_the_clip_norm(name, num_draws, clip
     for factor in (1.0, 1e-20, 1e4, 1e15, 1e30, math.inf, math.nan):
         if x.is_floating_point():
             x[0] = torch.randn_like(x[0]) * factor
-        one = clip_and_sum(checked, draws, x[:1], y[:1], 0.5, clipping=clipping).gradients
+        one = clip_and_sum(checked, draws, x[:1], y[:1], ClippingSettings(0.5, clipping)).gradients
         length = math.sqrt(sum(float(v.double().square().sum()) for v in one.values()))
         assert length <= 0.5, (factor, length)
-        with_it = clip_and_sum(checked, draws, x, y, 0.5, clipping=clipping).gradients
-        without = clip_and_sum(checked, draws, x[1:], y[1:], 0.5, clipping=clipping).gradients
+        with_it = clip_and_sum(checked, draws, x, y, ClippingSettings(0.5, clipping)).gradients
+        without = clip_and_sum(checked, draws, x[1:], y[1:], ClippingSettings(0.5, clipping)).gradients
         moved = math.sqrt(sum(float((with_it[n].double() - without[n].double()).square().sum()) for n in one))
         assert moved <= 0.5 * (1 + 1e-5)
 
@@ -155,7 +155,9 @@ def test_draws_that_cancel_do_not_hide_a_record():
     ones = {name: torch.ones_like(v) for name, v in first.items()}
     checked = check_model(model, CATEGORICAL, x, y)
     for record in range(4):
-        found = clip_and_sum(checked, Draws((first, second), (ones, ones)), x[[record]], y[[record]], 1e-3)
+        found = clip_and_sum(
+            checked, Draws((first, second), (ones, ones)), x[[record]], y[[record]], ClippingSettings(1e-3)
+        )
         length = math.sqrt(sum(float(v.double().square().sum()) for v in found.gradients.values()))
         assert length <= 1e-3
 
@@ -163,7 +165,7 @@ def test_draws_that_cancel_do_not_hide_a_record():
 @pytest.mark.guarantees("An empty batch gives zeros.")
 def test_an_empty_batch_gives_zeros_in_both():
     model, x, y, draws = made("cnn", 2)
-    found = clip_and_sum(check_model(model, CATEGORICAL, x, y), draws, x[:0], y[:0], 1.0)
+    found = clip_and_sum(check_model(model, CATEGORICAL, x, y), draws, x[:0], y[:0], ClippingSettings(1.0))
     assert {n: v.shape for n, v in found.gradients.items()} == {n: (2, *v.shape) for n, v in draws.weights[0].items()}
     assert all(not v.any() for v in found.gradients.values())
 
@@ -172,7 +174,7 @@ def test_a_half_precision_model_is_summed_in_float32():
     model, x, y, draws = made("mlp", 1)
     half = model.bfloat16()
     checked = check_model(half, CATEGORICAL, x.bfloat16(), y)
-    found = clip_and_sum(checked, draws, x.bfloat16(), y, 1.0)
+    found = clip_and_sum(checked, draws, x.bfloat16(), y, ClippingSettings(1.0))
     assert all(v.dtype == torch.float32 for v in found.gradients.values())
     assert set(ENGINES) == {"book_keeping", "vmap", "loop"}
 
@@ -192,10 +194,10 @@ def test_many_records_whose_draws_cancel_do_not_drown_one_another(num_draws):
     middle = outputs.mean(dim=0)
     y = (middle + 2.4e-3 * (outputs - middle).abs().mean(dim=0)).float()
     checked = check_model(model, likelihood, x, y)
-    whole = clip_and_sum(checked, where, x, y, 1.0).gradients["weight"].double()
+    whole = clip_and_sum(checked, where, x, y, ClippingSettings(1.0)).gradients["weight"].double()
     for record in (0, size // 2, size - 1):
         others = torch.arange(size) != record
-        without = clip_and_sum(checked, where, x[others], y[others], 1.0).gradients["weight"].double()
+        without = clip_and_sum(checked, where, x[others], y[others], ClippingSettings(1.0)).gradients["weight"].double()
         assert float((whole - without).norm()) <= 1.001
 
 
@@ -211,7 +213,7 @@ def test_long_rows_are_measured_to_the_room_for_rounding(inputs, outputs, positi
     weights = checked.objective.model_weights()
     ones = {name: torch.ones_like(values) for name, values in weights.items()}
     for where in (weights, Draws((weights,), (ones,))):
-        found = clip_and_sum(checked, where, x, y, 1.0).gradients
+        found = clip_and_sum(checked, where, x, y, ClippingSettings(1.0)).gradients
         assert math.sqrt(sum(float(v.double().square().sum()) for v in found.values())) <= 1.0 + 1e-6
 
 
@@ -221,7 +223,9 @@ def test_multipliers_that_are_not_finite_do_not_show_whether_a_batch_was_empty(b
     broken = {name: torch.full_like(values, bad) for name, values in draws.multipliers[0].items()}
     checked = check_model(model, CATEGORICAL, x, y)
     for records in (0, 4):
-        found = clip_and_sum(checked, Draws(draws.weights, (broken,)), x[:records], y[:records], 1.0).gradients
+        found = clip_and_sum(
+            checked, Draws(draws.weights, (broken,)), x[:records], y[:records], ClippingSettings(1.0)
+        ).gradients
         assert all(values.isfinite().all() for values in found.values())
 
 
@@ -236,7 +240,7 @@ def test_types_of_what_is_released_do_not_depend_on_the_number_of_records():
         where = draws if num_draws else draws.weights[0]
         seen = set()
         for records in (0, 1, 4096, 4097):
-            clipped = clip_and_sum(checked, where, x[:records], y[:records], 1.0)
+            clipped = clip_and_sum(checked, where, x[:records], y[:records], ClippingSettings(1.0))
             noisy = add_noise(clipped, 1.0, Randomness.from_seed(0), 0).gradients
             seen.add(tuple((key, values.dtype, values.shape) for key, values in noisy.items()))
         assert len(seen) == 1

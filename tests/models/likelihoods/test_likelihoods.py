@@ -11,7 +11,7 @@ from torch import distributions, nn
 import dpbnn
 from dpbnn.clipping.check.synthetic import with_changed_record
 from dpbnn.clipping.engines import ENGINES
-from dpbnn.clipping.gradient import clip_and_sum
+from dpbnn.clipping.gradient import ClippingSettings, clip_and_sum
 from dpbnn.models.likelihoods import (
     LIKELIHOODS,
     LOG_STD_RANGE,
@@ -171,7 +171,7 @@ def test_clipped_sums_are_the_truth_in_every_engine(case):
             assert_equals_truth(dpbnn.clipped_gradient_sum(model, likelihood, x, y, clip_norm), truth)
             for engine in ENGINES:
                 weights = checked.objective.model_weights() | checked.likelihood_weights
-                clipped = clip_and_sum(replace(checked, engine=engine), weights, x, y, clip_norm)
+                clipped = clip_and_sum(replace(checked, engine=engine), weights, x, y, ClippingSettings(clip_norm))
                 assert_equals_truth(clipped, truth)
 
 
@@ -184,8 +184,8 @@ def test_bad_targets_contribute_nothing_and_never_raise(case_with_bad_targets):
     y[1], y[2] = bad
     for engine in ENGINES:
         chosen = replace(checked, engine=engine)
-        alone = clip_and_sum(chosen, weights, x[:1], y[:1], 0.5).gradients
-        together = clip_and_sum(chosen, weights, x, y, 0.5).gradients
+        alone = clip_and_sum(chosen, weights, x[:1], y[:1], ClippingSettings(0.5)).gradients
+        together = clip_and_sum(chosen, weights, x, y, ClippingSettings(0.5)).gradients
         assert sum(float(g.norm()) for g in alone.values()) > 0.1
         assert all(torch.allclose(together[name], alone[name], atol=1e-7) for name in alone)
 

@@ -54,8 +54,9 @@ def is_empty(sums):
     return not any(values.any() for values in sums.gradients.values())
 
 
-def without_clipping(clip, checked, where, x, y, clip_norm, **how):
-    return replace(clip(checked, where, x, y, 1e9, **how), sensitivity=clip_norm)
+def without_clipping(clip, checked, where, x, y, settings, **how):
+    unclipped = clip(checked, where, x, y, replace(settings, clip_norm=1e9), **how)
+    return replace(unclipped, sensitivity=settings.clip_norm)
 
 
 def clipped_by_layer(clip, gradients, *arguments):

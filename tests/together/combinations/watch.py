@@ -213,17 +213,16 @@ def _in_a_row(tensors: Sequence[Tensor]) -> Tensor:
 def _watch_clips(patch: pytest.MonkeyPatch, seen: Seen) -> None:
     original = work.clip_and_sum
 
-    def watched(checked: Any, where: Weights | Draws, x: Tensor, y: Tensor, clip_norm: float, **how: Any) -> Any:
+    def watched(checked: Any, where: Weights | Draws, x: Tensor, y: Tensor, settings: Any, **how: Any) -> Any:
         objective = checked.objective
         draws = len(where.weights) if isinstance(where, Draws) else 1
         copied = _copied_draws(where) if isinstance(where, Draws) else _copied(where)
         with _masks(how["masks"], len(x), draws) if checked.draws else nullcontext([]) as masks:
-            clipped = original(checked, where, x, y, clip_norm, **how)
+            clipped = original(checked, where, x, y, settings, **how)
         own = objective.likelihood_names
-        settings = how.get("clipping", "flat"), how.get("precision")
         seen.clips.append(
-            Clip(objective.model, objective.likelihood, own, copied, x.clone(), y.clone(), clip_norm, *settings,
-                 masks=tuple(masks))
+            Clip(objective.model, objective.likelihood, own, copied, x.clone(), y.clone(), settings.clip_norm,
+                 settings.style, settings.precision, masks=tuple(masks))
         )  # fmt: skip
         return clipped
 

@@ -220,11 +220,11 @@ def test_a_faster_precision_is_close_and_releases_float32(precision):
     torch.manual_seed(0)
     x, y = data()
     checked = dpbnn.check_model(network(), dpbnn.Categorical(), x.cuda(), y.cuda())
-    from dpbnn.clipping import clip_and_sum
+    from dpbnn.clipping import ClippingSettings, clip_and_sum
 
     weights = checked.objective.model_weights()
-    exact = clip_and_sum(checked, weights, x.cuda(), y.cuda(), 0.5)
-    faster = clip_and_sum(checked, weights, x.cuda(), y.cuda(), 0.5, precision=precision)
+    exact = clip_and_sum(checked, weights, x.cuda(), y.cuda(), ClippingSettings(0.5))
+    faster = clip_and_sum(checked, weights, x.cuda(), y.cuda(), ClippingSettings(0.5, precision=precision))
     for name, values in faster.gradients.items():
         assert values.dtype == torch.float32
         error = (values - exact.gradients[name]).norm() / exact.gradients[name].norm()

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dpbnn.clipping import CheckedModel, clip_and_sum, refuse_inexact_sums
+from dpbnn.clipping import CheckedModel, ClippingSettings, clip_and_sum, refuse_inexact_sums
 from dpbnn.clipping.objective import wide
 from dpbnn.clipping.summation import LARGEST_PART
 from dpbnn.data.records import DatasetRecords, Records
@@ -61,17 +61,16 @@ class Work:
 
     def clipped(self, state: Any, step: int, x: Tensor, y: Tensor, **how: Any) -> ClippedSum:
         """The clipped sum over these records at this step, as plan and execution say; `how` is for `clip_and_sum`."""
-        return clip_and_sum(
-            self.checked,
-            self.method.weights(state, step),
-            x,
-            y,
+        return clip_and_sum(self.checked, self.method.weights(state, step), x, y, self.clipping_at(step), **how)
+
+    def clipping_at(self, step: int) -> ClippingSettings:
+        """How the records of this step are clipped and added up, as plan and execution say."""
+        return ClippingSettings(
             self.plan.clip_norm_at(step),
-            clipping=self.plan.clipping,
-            micro_batch_size=self.execution.micro_batch_size,
-            precision=self.execution.precision,
-            in_float64=self.in_float64,
-            **how,
+            self.plan.clipping,
+            self.execution.micro_batch_size,
+            self.execution.precision,
+            self.in_float64,
         )
 
     def initial_state(self) -> Any:
