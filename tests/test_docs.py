@@ -51,6 +51,7 @@ def test_the_code_in_pages_runs(tmp_path, monkeypatch, page):
         exec(compile(example, page.name, "exec"), {})
 
 
+@pytest.mark.filterwarnings("ignore:.* the old name goes:FutureWarning")
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings_come_out(name):
     if name.startswith("dpbnn.device.kernels."):

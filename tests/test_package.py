@@ -1,5 +1,8 @@
 """The package as a stranger meets it: quick to import, small, whole, and working from its wheel."""
 
+import ast
+import importlib
+import inspect
 import json
 import subprocess
 import sys
@@ -18,20 +21,61 @@ def python(code, executable=sys.executable):
     return subprocess.run([executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
-def test_importing_loads_no_heavy_library():
-    code = "import torch, sys; before = set(sys.modules); import dpbnn; print(*(set(sys.modules) - before))"
+def test_importing_loads_nothing_but_python():
+    code = "import sys; before = set(sys.modules); import dpbnn; print(*(set(sys.modules) - before))"
+    loaded = {name.partition(".")[0] for name in python(code).split()}
+    assert loaded - sys.stdlib_module_names == {"dpbnn"}
+
+
+def test_training_loads_no_library_that_it_does_not_use():
+    code = "import torch, sys; before = set(sys.modules); from dpbnn import fit; print(*(set(sys.modules) - before))"
     loaded = set(python(code).split())
     assert not loaded & {"dp_accounting", "sklearn", "scipy", "matplotlib", "rich", "typer", "pandas"}
 
 
-def test_importing_takes_at_most_0_4_seconds_more_than_torch():
-    code = "import time, torch; start = time.process_time(); import dpbnn; print(time.process_time() - start)"
+def test_what_training_needs_is_there_at_most_0_4_seconds_after_torch():
+    code = "import time, torch; start = time.process_time(); from dpbnn import fit; print(time.process_time() - start)"
     assert min(float(python(code)) for _ in range(3)) < 0.4
 
 
-def test_every_public_name_is_there():
-    assert all(hasattr(dpbnn, name) for name in dpbnn.__all__)
-    assert len(dpbnn.__all__) == len(set(dpbnn.__all__))
+@pytest.mark.parametrize("package", [dpbnn, dpbnn.methods], ids=lambda package: package.__name__)
+def test_names_that_come_late_are_those_that_a_type_checker_sees(package):
+    """What is imported under TYPE_CHECKING, what `__all__` lists and what is imported when asked for are one."""
+    (checked,) = [node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.If)][:-1]
+    seen = {name.name: node.module for node in checked.body for name in node.names}
+    fresh = f"import {package.__name__} as it; from importlib import import_module as of; "
+    python(fresh + f"assert all(getattr(it, name) is getattr(of(at), name) for name, at in {seen}.items())")
+    assert set(seen) <= set(package.__all__) <= set(dir(package))
+    assert len(package.__all__) == len(set(package.__all__))
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
+        _ = package.nothing
+
+
+def test_its_parts_are_there_without_an_import_of_each():
+    pytest.importorskip("sklearn")
+    parts = ["audit", "clipping", "data", "lint", "metrics", "networks", "plots", "sklearn", "tables"]
+    code = f"import dpbnn; print(*(getattr(dpbnn, part).__name__ for part in {parts}))"
+    assert python(code).split() == [f"dpbnn.{part}" for part in parts]
+
+
+OLD_NAMES = {
+    "guard": "lint",
+    "likelihoods": "models.likelihoods",
+    "predict": "prediction.predict",
+    "priors": "models.priors",
+}
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_NAMES.items())
+def test_an_old_name_still_works_and_says_the_new_one_where_it_is_used(old, new):
+    sys.modules.pop(f"dpbnn.{old}", None)
+    with pytest.warns(FutureWarning, match=f"dpbnn.{old} is now dpbnn.{new}; ") as said:
+        module = importlib.import_module(f"dpbnn.{old}")
+    assert (len(said), said[0].filename) == (1, __file__)
+    now = importlib.import_module(f"dpbnn.{new}")
+    assert {name: getattr(module, name) for name in module.__all__} == {
+        name: getattr(now, name) for name in now.__all__
+    }
 
 
 def test_the_version_is_the_packages(tmp_path):

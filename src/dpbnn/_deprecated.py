@@ -1,10 +1,10 @@
 """Old public names: they work for one minor version, and warn."""
 
-import warnings
+from dpbnn._warn import warn
 
 __all__ = ["warn_renamed"]
 
 
 def warn_renamed(old: str, new: str, gone_in: str = "0.3") -> None:
-    """Say what to write instead; two frames up stands whoever wrote the old name."""
-    warnings.warn(f"{old} is now {new}; the old name goes in dpbnn {gone_in}.", FutureWarning, stacklevel=3)
+    """Say what to write instead."""
+    warn(f"{old} is now {new}; the old name goes in dpbnn {gone_in}.", FutureWarning)

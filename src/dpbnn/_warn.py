@@ -7,6 +7,7 @@ each other's warnings.
     ...     warn("The chain is short.")
 """
 
+import importlib
 import os
 import re
 import sys
@@ -20,18 +21,26 @@ from dpbnn.errors import DpbnnWarning
 __all__ = ["muted", "warn"]
 
 PACKAGE = os.path.join(os.path.dirname(__file__), "")
+IMPORTLIB = os.path.join(os.path.dirname(importlib.__file__), "")
 
 _muted: ContextVar[tuple[str, ...]] = ContextVar("dpbnn_muted", default=())
 
 
-def warn(text: str) -> None:
+def warn(text: str, category: type[Warning] = DpbnnWarning) -> None:
     """Warn at the line outside of this package that led here."""
     if any(re.match(pattern, text) for pattern in _muted.get()):
         return
-    level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, DpbnnWarning, stacklevel=level)
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
+        frame = frame.f_back
+    seen = frame.f_globals.setdefault("__warningregistry__", {})
+    name = frame.f_globals.get("__name__")
+    warnings.warn_explicit(text, category, frame.f_code.co_filename, frame.f_lineno, name, seen)
+
+
+def _is_inside(path: str) -> bool:
+    """Whether code belongs to the package, or to Python's own way of importing it."""
+    return path.startswith((PACKAGE, IMPORTLIB, "<frozen importlib"))
 
 
 @contextmanager

@@ -11,15 +11,15 @@ the two together would reveal the difference. The run then goes on with a fresh 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
-
-import torch
+from typing import TYPE_CHECKING, Self
 
 from dpbnn.privacy.budget import charge_open_budget, composed_epsilon
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.purchases import Entry, LedgerError, Permit, PurchaseFile, Purchases, added_up
 from dpbnn.schedule import by_step
-from dpbnn.types import NoisySum
+
+if TYPE_CHECKING:
+    from dpbnn.types import NoisySum
 
 __all__ = ["Charge", "Ledger", "SearchCost", "SearchLedger", "Settled", "fingerprint"]
 
@@ -28,12 +28,14 @@ Charge = tuple[int, int | None]
 CHOICE = "the choice between the candidates"
 
 
-def fingerprint(noisy: NoisySum) -> int:
+def fingerprint(noisy: "NoisySum") -> int:
     """A number that tells two releases apart: the sum of b (b + odd) modulo 2^32 over the bits b of their numbers.
 
     The product scatters the smallest change of any number over all 32 bits, so that changes do not cancel in the sum.
     Only the order of a parameter's numbers does not matter.
     """
+    import torch
+
     total = 0
     for position, values in enumerate(noisy.gradients.values(), start=1):
         bits = values.reshape(-1).view(torch.int32)  # 64 bits without a dimension cannot be split

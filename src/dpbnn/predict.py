@@ -1,0 +1,8 @@
+"""The old name of `dpbnn.prediction.predict`."""
+
+from dpbnn._deprecated import warn_renamed
+from dpbnn.prediction.predict import ClassPrediction, Prediction, Predictor, RealPrediction, predict
+
+__all__ = ["ClassPrediction", "Prediction", "Predictor", "RealPrediction", "predict"]
+
+warn_renamed("dpbnn.predict", "dpbnn.prediction.predict")
