@@ -7,7 +7,7 @@ import torch
 
 from dpbnn import metrics
 from dpbnn.errors import DpbnnError
-from dpbnn.prediction.predict import ClassPrediction, RealPrediction
+from dpbnn.prediction import ClassPrediction, RealPrediction
 
 
 def class_prediction(records=40):

@@ -9,7 +9,7 @@ from scipy import integrate, stats
 
 from dpbnn.errors import DpbnnError
 from dpbnn.metrics import regression as r
-from dpbnn.prediction.predict import RealPrediction
+from dpbnn.prediction import RealPrediction
 
 
 def synthetic(draws=7, records=6, outputs=2):

@@ -12,7 +12,7 @@ from scipy import stats
 
 from dpbnn.errors import DpbnnError
 from dpbnn.metrics.uncertainty import mean_uncertainty, out_of_distribution_auroc, rejection_curve
-from dpbnn.prediction.predict import ClassPrediction, RealPrediction
+from dpbnn.prediction import ClassPrediction, RealPrediction
 
 
 def test_the_auroc_is_that_of_torchmetrics():

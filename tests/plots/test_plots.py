@@ -11,7 +11,7 @@ import torch
 import dpbnn
 from dpbnn import metrics, plots
 from dpbnn.errors import DpbnnError
-from dpbnn.prediction.predict import ClassPrediction, RealPrediction
+from dpbnn.prediction import ClassPrediction, RealPrediction
 
 
 def classes(records=400, scale=3.0, num_classes=5):

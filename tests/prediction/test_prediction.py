@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from dpbnn.errors import DpbnnError
-from dpbnn.prediction.predict import ClassPrediction, RealPrediction
+from dpbnn.prediction import ClassPrediction, RealPrediction
 from dpbnn.prediction.prediction import entropy, joined
 
 

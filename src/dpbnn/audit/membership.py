@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from dpbnn.audit.one_run import DRAWS, log_likelihoods
-from dpbnn.prediction.prediction import ClassPrediction
+from dpbnn.prediction import ClassPrediction
 from dpbnn.release.release import Release
 
 __all__ = ["MembershipAudit", "Signal", "audit_membership"]

@@ -17,7 +17,7 @@ from dpbnn.audit.checks import Check
 from dpbnn.methods import METHODS, Method
 from dpbnn.models.likelihoods import Categorical, Likelihood
 from dpbnn.models.networks import MLP
-from dpbnn.prediction.prediction import ClassPrediction, RealPrediction
+from dpbnn.prediction import ClassPrediction, RealPrediction
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.release.release import Release
 from dpbnn.training.fit import fit

@@ -14,7 +14,7 @@ from dpbnn.errors import DpbnnError
 from dpbnn.methods import BBP
 from dpbnn.models.likelihoods import Categorical
 from dpbnn.models.networks import MLP
-from dpbnn.prediction.predict import ClassPrediction
+from dpbnn.prediction import ClassPrediction
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.release.release import Release
 from dpbnn.training.fit import fit

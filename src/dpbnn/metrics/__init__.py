@@ -1,7 +1,7 @@
 """What a prediction is worth, measured on records whose answers are known.
 
     >>> import torch, dpbnn.metrics
-    >>> from dpbnn.prediction.predict import ClassPrediction
+    >>> from dpbnn.prediction import ClassPrediction
     >>> prediction = ClassPrediction(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0.3, 0.6]), num_draws=10)
     >>> dpbnn.metrics.evaluate(prediction, [0, 1])["accuracy"]
     1.0
@@ -15,7 +15,7 @@ from typing import Any
 from dpbnn.errors import DpbnnError
 from dpbnn.metrics import classification, regression, uncertainty
 from dpbnn.metrics._inputs import as_labels, as_probabilities, as_targets
-from dpbnn.prediction.predict import ClassPrediction, Prediction, RealPrediction
+from dpbnn.prediction import ClassPrediction, Prediction, RealPrediction
 
 __all__ = ["classification", "evaluate", "regression", "uncertainty"]
 

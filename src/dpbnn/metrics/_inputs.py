@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dpbnn.errors import DpbnnError
-from dpbnn.prediction.predict import RealPrediction
+from dpbnn.prediction import RealPrediction
 
 __all__ = [
     "as_correctness",

@@ -9,7 +9,7 @@ figures treat each output by itself and average over records and outputs, which 
 A prediction of one's own takes part as ``RealPrediction(means, variances)``, both ``[draws, records, outputs]``.
 
     >>> import torch
-    >>> from dpbnn.prediction.predict import RealPrediction
+    >>> from dpbnn.prediction import RealPrediction
     >>> standard_normal = RealPrediction(torch.zeros(1, 3, 1), torch.ones(1, 3, 1))
     >>> round(crps(standard_normal, [0.0, 0.0, 0.0]), 4)  # (sqrt(2) - 1) / sqrt(pi)
     0.2337
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from dpbnn import _validate
 from dpbnn.metrics._inputs import as_targets, check_real
-from dpbnn.prediction.predict import RealPrediction
+from dpbnn.prediction import RealPrediction
 
 __all__ = [
     "CoverageCurve",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dpbnn.metrics._inputs import as_correctness, as_scores
 from dpbnn.metrics._ties import mean_over_ties
-from dpbnn.prediction.predict import ClassPrediction, Prediction
+from dpbnn.prediction import ClassPrediction, Prediction
 
 __all__ = ["RejectionCurve", "mean_uncertainty", "out_of_distribution_auroc", "rejection_curve"]
 

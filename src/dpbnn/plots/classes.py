@@ -27,7 +27,7 @@ from dpbnn.plots.style import (
     start,
     whole_ticks,
 )
-from dpbnn.prediction.predict import ClassPrediction
+from dpbnn.prediction import ClassPrediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

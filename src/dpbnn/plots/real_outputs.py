@@ -8,7 +8,7 @@ from dpbnn import _validate
 from dpbnn.metrics._inputs import check_length, check_real
 from dpbnn.metrics.regression import CoverageCurve
 from dpbnn.plots.style import BLUE, GREY, INK, SKY, column, expect, finish, start
-from dpbnn.prediction.predict import RealPrediction
+from dpbnn.prediction import RealPrediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,7 +1,7 @@
-"""Prediction: an average over draws of the weights, for as many records as there are.
+"""Prediction: an average over draws of the weights, for any number of records.
 
-Records are read, converted and moved to the model's device some at a time, and run through some draws at a time: but
-for the result, memory grows neither with the records nor, for classes, with the draws.
+Records are read, converted, moved to the model's device and run in chunks, and so are draws: apart from the result,
+memory grows neither with the records nor, for classes, with the draws.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,41 +16,42 @@ from dpbnn import _validate
 from dpbnn._warn import warn
 from dpbnn.clipping.objective import Objective
 from dpbnn.device.execution import PRECISIONS, computing_in
-from dpbnn.device.generators import Generators, drawing_from, without_fast_path
+from dpbnn.device.generators import Generators, drawing_from
 from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Moments, Probabilities
 from dpbnn.posterior import Posterior
-from dpbnn.prediction.ensemble import Ensemble, Inputs, Known, Layout, PeakMemory, Predicted, layout
+from dpbnn.prediction.ensemble import Ensemble, Inputs, Predicted
+from dpbnn.prediction.memory import Chunks, Measurements, chunks
 from dpbnn.prediction.prediction import ClassPrediction, Prediction, RealPrediction, joined, within_range
 from dpbnn.seeds import derived_seed
 
-__all__ = ["ClassPrediction", "Prediction", "Predictor", "RealPrediction", "predict"]
+__all__ = ["Predictor", "predict"]
 
 CPU_LIMIT, DEVICE_SHARE = 2**28, 8
-"""Bytes that a prediction may take, where nobody says how many. A device needs much to do at a time to be fast."""
+"""Bytes that a prediction may take by default, and the share of a device's memory: a device is fast on large chunks."""
 
 
 def predict(
     objective: Objective, posterior: Posterior, x: Any, num_draws: int, seed: int | None, **how: Any
 ) -> Prediction:
-    """What a `Predictor` says about all of `x`, with a model that nobody else uses meanwhile."""
+    """What a `Predictor` says about all of `x`; nobody else may use the model meanwhile."""
     return Predictor(lambda: nullcontext(objective), posterior, num_draws, seed, **how)(x)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Predictor:
     """The average of what draws of the weights predict; results are on the CPU.
 
     Args:
-        lend: hands out the model and its likelihood for nobody else meanwhile: its mode is switched.
+        lend: lends the model and its likelihood, whose mode is switched, to one user at a time.
         posterior: where the weights are drawn from.
         num_draws: how many draws to average; all of them where the posterior holds fewer.
         seed: makes the draws repeatable; None for fresh ones.
         keep_draws: keep the probabilities of each draw too.
-        memory_limit: bytes for the work beside inputs, posterior and result; what does not fit is done in parts. None
-            for 256 MiB on a CPU and an eighth of a device's memory.
+        memory_limit: bytes for the work, not counting inputs, posterior and result; what does not fit is done in
+            chunks. None for 256 MiB on a CPU and an eighth of a device's memory.
         convert: makes a tensor of some rows of the inputs.
-        known: what was seen of the networks before, which is added to; threads may share it.
+        measurements: what was measured of the networks before; new ones are added, and threads may share it.
         precision: what the networks' products are computed in: "float32", "tf32" or "bfloat16" (by autocast); None
             leaves torch's settings as they are. Probabilities and averages are in float32 or wider.
     """
@@ -63,7 +64,7 @@ class Predictor:
     memory_limit: int | None = None
     convert: Callable[[Any], Tensor] = torch.as_tensor
     precision: str | None = None
-    known: Known = field(default_factory=Known)
+    measurements: Measurements = field(default_factory=Measurements)
 
     def __post_init__(self) -> None:
         _validate.whole_number("num_draws", self.num_draws)
@@ -77,49 +78,56 @@ class Predictor:
                 _validate.refuse("seed", "< 2**63", self.seed)
 
     def __call__(self, x: Any) -> Prediction:
-        """For all records of `x`: records first, anything with a shape and slices, or a list of rows."""
+        """For all records of `x`: anything with a shape and slices, records first, or a list of rows."""
         with self.lend() as objective:
             run = self._run(objective, x, None)
             return run.predict(0, len(run.x))
 
     def in_parts(self, x: Any, rows: int) -> Iterator[Prediction]:
-        """For `rows` records after another, from the same draws of the weights."""
+        """For `rows` records at a time, all from the same draws of the weights."""
         size = _validate.whole_number("rows", rows)
         with ExitStack() as stack:
             run = self._run(stack.enter_context(self.lend()), x, size)
             return run.predict_in_parts(size, stack.pop_all())
 
-    def _run(self, objective: Objective, x: Any, rows: int | None) -> "_Run":
+    def _run(self, objective: Objective, x: Any, rows: int | None) -> "_PredictionRun":
         x = x.to_numpy() if hasattr(x, "to_numpy") else x
         x = x if getattr(x, "shape", ()) else self.convert(x)
         seed = derived_seed(None) if self.seed is None else int(self.seed)
         ensemble = Ensemble(objective, self.posterior, self.num_draws, seed)
-        return _Run(self, ensemble, x, len(x) if rows is None else min(rows, len(x)))
+        return _PredictionRun(self, ensemble, x, len(x) if rows is None else min(rows, len(x)))
 
 
-class _Run:
-    """One set of draws on one set of inputs."""
+class _PredictionRun:
+    """One set of draws on one set of inputs; it predicts for at most `most` records at a time."""
 
-    def __init__(self, asked: Predictor, ensemble: Ensemble, x: Any, at_once: int) -> None:
-        self.asked = asked
-        self.ensemble = ensemble
-        self.x = x
-        self.layout = Layout(rows=1, draws=1, part=1)
-        if at_once > 0:
-            limit = asked.memory_limit or _default_limit(ensemble.device)
+    def __init__(self, asked: Predictor, ensemble: Ensemble, x: Any, most: int) -> None:
+        self.asked, self.ensemble, self.x = asked, ensemble, x
+        self.chunks, self.copies, self.is_random = Chunks(rows=1, draws=1, part=1), False, True
+        if most > 0:
             with self._running(0):
-                record = self._read(0, 1)
-                self.layout = layout(ensemble, record, at_once, limit, _tally_once, asked.known, asked.keep_draws)
-                if asked.memory_limit is not None:
-                    _warn_of_too_little(asked.memory_limit, ensemble, record)
+                self._measure(most, asked.memory_limit or _default_limit(ensemble.device))
+
+    def _measure(self, most: int, limit: int) -> None:
+        ensemble, record, measurements = self.ensemble, self._read(0, 1), self.asked.measurements
+        needs = measurements.needs(ensemble, record, lambda predicted: _Tally(keep=False).add(predicted))
+        self.copies, self.is_random = needs.writes, needs.is_random
+        self.chunks = chunks(ensemble, needs, record, most, limit, self.asked.keep_draws)
+        is_candidate = self.chunks.draws > 1 and not ensemble.posterior.keeps_dropout
+        ensemble.stacks = is_candidate and measurements.can_stack(ensemble, record)
+        if limit < needs.least and self.asked.memory_limit is not None:  # somebody who thinks in megabytes
+            warn(
+                f"memory_limit is in bytes: {limit} hold less than one row of one draw, which takes {needs.least}. "
+                f"Prediction is very slow so; leave memory_limit out, or raise it (256 MiB are {CPU_LIMIT})."
+            )
 
     def predict(self, start: int, end: int) -> Prediction:
         """For the records from `start` up to `end`."""
-        size = self.layout.part
+        size = self.chunks.part
         return joined([self._part(first, min(first + size, end)) for first in range(start, max(end, start + 1), size)])
 
     def predict_in_parts(self, size: int, lent: ExitStack) -> Iterator[Prediction]:
-        """For `size` records after another; then what was lent is given back."""
+        """For `size` records at a time; at the end, what was lent is given back."""
         with lent:
             for start in range(0, len(self.x), size):
                 yield self.predict(start, min(start + size, len(self.x)))
@@ -127,9 +135,9 @@ class _Run:
     def _part(self, start: int, end: int) -> Prediction:
         """The inner loop is over records: drawing weights may cost more than running them."""
         with self._running(start):
-            blocks = self._read(start, end).split(self.layout.rows)
-            pairs = [(Inputs(rows, self.layout.copies), _Tally(self.asked.keep_draws)) for rows in blocks]
-            for group in self.ensemble.groups(self.layout.draws):
+            blocks = self._read(start, end).split(self.chunks.rows)
+            pairs = [(Inputs(rows, self.copies), _Tally(self.asked.keep_draws)) for rows in blocks]
+            for group in self.ensemble.groups(self.chunks.draws):
                 for inputs, tally in pairs:
                     tally.add(group(inputs))
         return joined([tally.result(self.asked.num_draws) for _, tally in pairs])
@@ -139,12 +147,12 @@ class _Run:
 
     @contextmanager
     def _running(self, start: int) -> Iterator[None]:
-        """The model's mode, seeded generators, no gradients, and a clear word on inputs that do not fit."""
+        """In the model's mode, with seeded generators, without gradients; inputs that do not fit get a clear error."""
         generators = Generators.seeded(derived_seed(self.ensemble.seed, start))
         try:
             with (
                 torch.no_grad(),
-                drawing_from(generators) if self.layout.is_random else nullcontext(),
+                drawing_from(generators) if self.is_random else nullcontext(),
                 self.ensemble.mode(),
                 computing_in(self.asked.precision, self.ensemble.device),
             ):
@@ -158,9 +166,9 @@ class _Run:
 
 
 class _Tally:
-    """What the draws run so far say about some records: for classes sums, for real outputs every draw.
+    """What the draws so far predict for some records.
 
-    The sums are of probabilities and of their terms in the entropy.
+    For classes, sums over the draws: of probabilities and of their terms in the entropy. For real outputs, every draw.
     """
 
     def __init__(self, keep: bool) -> None:
@@ -171,7 +179,7 @@ class _Tally:
         self.kept: list[Predicted] = []
 
     def add(self, predicted: Predicted) -> None:
-        """Some draws more, ``[draws, records, ...]``."""
+        """Count further draws, ``[draws, records, ...]``."""
         self.count += len(predicted[0])
         if isinstance(predicted, Probabilities):
             values = predicted.values
@@ -195,25 +203,8 @@ class _Tally:
         return ClassPrediction(probabilities, expected_entropy, self.count, requested_draws=requested, draws=draws)
 
 
-def _tally_once(predicted: Predicted) -> None:
-    _Tally(keep=False).add(predicted)
-
-
-def _warn_of_too_little(limit: int, ensemble: Ensemble, record: Tensor) -> None:
-    """Somebody who thinks in megabytes would wait long."""
-    weights = ensemble.weights()
-    with without_fast_path(), PeakMemory((record, *weights.values())) as memory:
-        ensemble.one(weights, record.clone())
-    needed = record.nbytes + sum(values.nbytes for values in weights.values()) + memory.peak
-    if limit < needed:
-        warn(
-            f"memory_limit is in bytes: {limit} hold less than one row of one draw, which takes {needed}. Prediction "
-            f"is very slow so; leave memory_limit out, or raise it (256 MiB are {CPU_LIMIT})."
-        )
-
-
 def _default_limit(device: torch.device) -> int:
-    """Of all of a device's memory, not of what is free: the same seed is to give the same masks again."""
+    """A share of all memory of a device, not of what is free: the same seed must give the same masks again."""
     if device.type != "cuda":
         return CPU_LIMIT
     return int(torch.cuda.get_device_properties(device).total_memory) // DEVICE_SHARE

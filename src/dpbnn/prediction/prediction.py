@@ -1,7 +1,7 @@
 """What a prediction holds: the average over draws of the weights, and where its uncertainty comes from.
 
 Classification averages *probabilities*, never logits. The entropy of the average splits into the expected entropy
-(noise in the data) and the mutual information (doubt about the weights):
+(noise in the data) and the mutual information (uncertainty about the weights):
 
     H(mean_s p_s) = mean_s H(p_s) + mutual information
 
@@ -18,6 +18,7 @@ Regression is a mixture with one Gaussian per draw:
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,12 +30,12 @@ from dpbnn.seeds import derived_seed
 __all__ = ["ClassPrediction", "Prediction", "RealPrediction", "entropy", "joined", "within_range"]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(eq=False, repr=False)
 class ClassPrediction:
-    """Of classes; ``[records, classes]`` and ``[records]``.
+    """Of classes: probabilities ``[records, classes]``, all else ``[records]``.
 
-    `requested_draws` is how many draws were asked for: `num_draws` is less where the posterior holds fewer. `draws` has
-    the probabilities of each draw, ``[draws, records, classes]``, where `keep_draws` asked for them.
+    `requested_draws` were asked for; `num_draws` is less where the posterior holds fewer. `draws` has the probabilities
+    of each draw, ``[draws, records, classes]``, where `keep_draws` asked for them.
     """
 
     probabilities: Tensor
@@ -54,16 +55,16 @@ class ClassPrediction:
 
     @property
     def entropy(self) -> Tensor:
-        """All doubt, in nats: from 0 to the logarithm of the number of classes."""
+        """All uncertainty, in nats: from 0 to the logarithm of the number of classes."""
         return entropy(self.probabilities)
 
     @property
     def mutual_information(self) -> Tensor:
-        """The doubt that comes from the weights, in nats; never negative."""
+        """The uncertainty about the weights, in nats; never negative."""
         return (self.entropy - self.expected_entropy).clamp_min(0.0)
 
     def sample(self, num_samples: int, seed: int | None = None) -> Tensor:
-        """Labels as they may turn out, ``[num_samples, records]``, each record by itself."""
+        """Possible labels, ``[num_samples, records]``, drawn for each record by itself."""
         count = _validate.whole_number("num_samples", num_samples)
         bad = ~self.probabilities.isfinite().all(dim=1)
         if bad.any():
@@ -73,11 +74,11 @@ class ClassPrediction:
         return torch.multinomial(self.probabilities, count, replacement=True, generator=_generator(seed)).T
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(eq=False, repr=False)
 class RealPrediction:
     """Of real outputs: a mixture with one Gaussian per draw, ``[draws, records, outputs]``.
 
-    `requested_draws` is how many draws were asked for: there are fewer where the posterior holds fewer.
+    `requested_draws` were asked for; `num_draws` is less where the posterior holds fewer.
     """
 
     means: Tensor
@@ -90,7 +91,7 @@ class RealPrediction:
 
     @property
     def num_draws(self) -> int:
-        """How many draws of the weights stand behind it."""
+        """How many draws of the weights were averaged."""
         return len(self.means)
 
     @property
@@ -105,14 +106,14 @@ class RealPrediction:
 
     @property
     def epistemic_variance(self) -> Tensor:
-        """Doubt about the weights: the unbiased variance of the draws' means; zero for one draw."""
+        """Uncertainty about the weights: the unbiased variance of the draws' means; zero for one draw."""
         if self.num_draws == 1:
             return torch.zeros_like(self.means[0])
         return self.means.double().var(dim=0).to(self.means.dtype)
 
     @property
     def variance(self) -> Tensor:
-        """Both."""
+        """The sum of both."""
         return self.aleatoric_variance + self.epistemic_variance
 
     def quantile(self, probability: float) -> Tensor:
@@ -133,9 +134,9 @@ class RealPrediction:
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
     def sample(self, num_samples: int, seed: int | None = None) -> Tensor:
-        """Targets as they may turn out, ``[num_samples, records, outputs]``.
+        """Possible targets, ``[num_samples, records, outputs]``.
 
-        Each sample takes one draw of the weights for all records and outputs, and noise of its own for each of them.
+        Each sample takes one draw of the weights for all records and outputs, and independent noise for each of them.
         """
         count = _validate.whole_number("num_samples", num_samples)
         generator = _generator(seed)
@@ -146,9 +147,11 @@ class RealPrediction:
 
 Prediction = ClassPrediction | RealPrediction
 
+DIMENSION_OF_RECORDS = {"probabilities": 0, "expected_entropy": 0, "draws": 1, "means": 1, "variances": 1}
+
 
 def entropy(probabilities: Tensor) -> Tensor:
-    """``-sum_k p_k log p_k`` over the last dimension, within its range whatever was rounded."""
+    """``-sum_k p_k log p_k`` over the last dimension; rounding never takes it out of its range."""
     nats = torch.special.entr(probabilities).sum(dim=-1, dtype=torch.float64)
     return within_range(nats, probabilities.shape[-1]).to(probabilities.dtype)
 
@@ -160,21 +163,13 @@ def within_range(nats: Tensor, classes: int) -> Tensor:
 
 def joined(parts: Sequence[Prediction]) -> Prediction:
     """Predictions for consecutive records, from the same draws, as one."""
-    first = parts[0]
     if len(parts) == 1:
-        return first
-    if isinstance(first, RealPrediction):
-        reals = [part for part in parts if isinstance(part, RealPrediction)]
-        means = torch.cat([part.means for part in reals], dim=1)
-        return replace(first, means=means, variances=torch.cat([part.variances for part in reals], dim=1))
-    classes = [part for part in parts if isinstance(part, ClassPrediction)]
-    kept = [part.draws for part in classes if part.draws is not None]
-    return replace(
-        first,
-        probabilities=torch.cat([part.probabilities for part in classes]),
-        expected_entropy=torch.cat([part.expected_entropy for part in classes]),
-        draws=torch.cat(kept, dim=1) if kept else None,
-    )
+        return parts[0]
+    names = [name for name in DIMENSION_OF_RECORDS if getattr(parts[0], name, None) is not None]
+    whole: dict[str, Any] = {
+        name: torch.cat([getattr(part, name) for part in parts], DIMENSION_OF_RECORDS[name]) for name in names
+    }
+    return replace(parts[0], **whole)
 
 
 def _generator(seed: int | None) -> torch.Generator:

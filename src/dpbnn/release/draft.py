@@ -14,7 +14,8 @@ from dpbnn.clipping.objective import Objective
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.models.replica import replica
 from dpbnn.posterior import Posterior
-from dpbnn.prediction.predict import Prediction, predict
+from dpbnn.prediction import Prediction
+from dpbnn.prediction.predict import predict
 from dpbnn.privacy.guarantee import Circumstances, PrivacyGuarantee
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.release.release import Release

@@ -31,8 +31,9 @@ from dpbnn.models.likelihoods import LIKELIHOODS, Likelihood
 from dpbnn.models.networks import NETWORKS, rebuild
 from dpbnn.models.replica import Pool, replica, switches_of
 from dpbnn.posterior import POSTERIORS, Posterior
-from dpbnn.prediction.ensemble import Known
-from dpbnn.prediction.predict import Prediction, Predictor
+from dpbnn.prediction import Prediction
+from dpbnn.prediction.memory import Measurements
+from dpbnn.prediction.predict import Predictor
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.release.card import CARD, card
 
@@ -100,7 +101,7 @@ class Release:
     ) -> Predictor:
         convert = partial(as_tensor, "X", dtype=next(self.model.parameters()).dtype)
         how = num_draws, seed, keep_draws, memory_limit, convert, precision
-        return Predictor(self._networks.lent, self.posterior, *how, known=self._known)
+        return Predictor(self._networks.lent, self.posterior, *how, measurements=self._measurements)
 
     def __repr__(self) -> str:
         kept = f"epsilon={self.guarantee.epsilon:g}" if self.guarantee.holds else "no privacy guarantee"
@@ -116,9 +117,9 @@ class Release:
         )
 
     @cached_property
-    def _known(self) -> Known:
-        """What predictions have seen of the networks."""
-        return Known()
+    def _measurements(self) -> Measurements:
+        """What predictions have measured of the networks."""
+        return Measurements()
 
     def __getstate__(self) -> dict[str, Any]:
         """What the release consists of; what was made on the way to predictions is made again."""

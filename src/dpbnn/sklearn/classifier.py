@@ -8,7 +8,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from dpbnn.errors import DpbnnError
-from dpbnn.prediction.prediction import ClassPrediction, Prediction
+from dpbnn.prediction import ClassPrediction, Prediction
 from dpbnn.sklearn.estimator import DPBayesEstimator, keep_arguments
 from dpbnn.sklearn.fitting import Rows
 

@@ -14,7 +14,7 @@ from dpbnn import _validate
 from dpbnn._warn import warn
 from dpbnn.errors import DpbnnError
 from dpbnn.methods import METHODS
-from dpbnn.prediction.prediction import Prediction
+from dpbnn.prediction import Prediction
 from dpbnn.privacy.budget import ancestor, home, refuse_elsewhere
 from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.ledger import Ledger

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
-from dpbnn.prediction.prediction import Prediction, RealPrediction
+from dpbnn.prediction import Prediction, RealPrediction
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.queries.bounds import Bounds, Purchase
 from dpbnn.sklearn.estimator import DPBayesEstimator, keep_arguments

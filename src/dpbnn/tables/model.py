@@ -10,7 +10,7 @@ import numpy as np
 
 from dpbnn import lint
 from dpbnn.errors import DpbnnError
-from dpbnn.prediction.prediction import Prediction, RealPrediction
+from dpbnn.prediction import Prediction, RealPrediction
 from dpbnn.release.release import Release, load
 from dpbnn.tables.encoding import Encoding, numbers
 from dpbnn.tables.reading import Table, column_names, is_parquet, number_of_columns, read_table, separator_of

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpbnn import metrics
 from dpbnn.errors import DpbnnError
-from dpbnn.prediction.prediction import ClassPrediction, Prediction, RealPrediction
+from dpbnn.prediction import ClassPrediction, Prediction, RealPrediction
 from dpbnn.tables.model import TableModel
 from dpbnn.tables.reading import Table, is_parquet
 

@@ -17,7 +17,7 @@ from dpbnn.methods import METHODS, Method
 from dpbnn.models.likelihoods import Categorical, HomoscedasticGaussian, Likelihood
 from dpbnn.models.networks import MLP
 from dpbnn.models.priors import Gaussian
-from dpbnn.prediction.prediction import RealPrediction
+from dpbnn.prediction import RealPrediction
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.purchases import Permit
 from dpbnn.privacy.queries import bounds

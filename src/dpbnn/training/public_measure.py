@@ -10,8 +10,9 @@ from dpbnn.clipping import CheckedModel
 from dpbnn.data.records import InMemoryRecords, as_records
 from dpbnn.errors import DpbnnError
 from dpbnn.posterior import Posterior
-from dpbnn.prediction.ensemble import Known
-from dpbnn.prediction.predict import ClassPrediction, predict
+from dpbnn.prediction import ClassPrediction
+from dpbnn.prediction.memory import Measurements
+from dpbnn.prediction.predict import predict
 
 __all__ = ["PublicMeasure"]
 
@@ -28,7 +29,7 @@ class PublicMeasure:
     y: Tensor | None
     every: int
     history: list[dict[str, float]] = field(default_factory=list)
-    known: Known = field(default_factory=Known)
+    measurements: Measurements = field(default_factory=Measurements)
 
     @staticmethod
     def on(checked: CheckedModel, public_data: tuple[Any, Any] | None, steps: int) -> "PublicMeasure":
@@ -48,7 +49,9 @@ class PublicMeasure:
     def after(self, steps_done: int, posterior: Callable[[], Posterior]) -> str:
         """The last measure as text; a new one if it is time."""
         if self.x is not None and self.y is not None and (steps_done % self.every == 0):
-            prediction = predict(self.checked.objective, posterior(), self.x, DRAWS, seed=0, known=self.known)
+            prediction = predict(
+                self.checked.objective, posterior(), self.x, DRAWS, seed=0, measurements=self.measurements
+            )
             if isinstance(prediction, ClassPrediction):
                 value = {"public_accuracy": float((prediction.labels == self.y.reshape(-1)).double().mean())}
             else:
