@@ -268,7 +268,7 @@ def test_a_little_less_noise_would_break_the_budget(epsilon):
         ({"epsilon": -1}, "epsilon must be > 0, got -1"),
         ({"epsilon": math.inf}, "epsilon must be a finite number, got inf"),
         ({"epsilon": 5000.0}, "epsilon must be at most 1000 .*without_privacy.* got 5000.0"),
-        ({"epsilon": 1e-3, "delta": 1e-13}, "epsilon must be above .* no noise brings it .* got 0.001"),
+        ({"epsilon": 1e-3, "delta": 1e-13}, "epsilon must be above .* no noise level reaches less .* got 0.001"),
         ({"delta": 0.0}, "delta must be > 0 and < 1"),
         ({"batch_size": 60_001}, "batch_size must be at most dataset_size"),
         ({"adjacency": "swap"}, "adjacency must be one of"),

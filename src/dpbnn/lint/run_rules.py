@@ -14,6 +14,7 @@ from dpbnn.lint.finding import Setup, rule
 from dpbnn.methods import SGLD
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.models.priors import Gaussian
+from dpbnn.privacy.accountants import bounds
 from dpbnn.schedule import runs_of
 
 LARGEST_EPSILON = 10.0
@@ -78,9 +79,14 @@ def _large_epsilon(setup: Setup) -> str:
     return f"epsilon is {epsilon:.3g}" if setup.plan.is_private and epsilon > LARGEST_EPSILON else ""
 
 
-@rule("weak", "GDP is an approximation that can be too small, and no bound.", "Quote PLD or RDP.")
+@rule(
+    "weak",
+    "An approximation can be too small, and is no bound.",
+    "Leave the accountant out: then it is the tightest bound.",
+)
 def _gdp_only(setup: Setup) -> str:
-    return "epsilon is quoted by GDP" if setup.accountant == "gdp" else ""
+    quoted = setup.accountant
+    return f"epsilon is quoted by {quoted.upper()}" if quoted is not None and quoted not in bounds() else ""
 
 
 @rule(

@@ -23,11 +23,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, Self
+from typing import Self
 
 from dpbnn import _validate
 from dpbnn.errors import DpbnnError
-from dpbnn.privacy.accountants import Charge
 from dpbnn.privacy.accountants.rdp import divergences, pure_divergences
 from dpbnn.privacy.plan import PrivacyPlan
 
@@ -84,7 +83,7 @@ class Together:
 
     def divergence(self, order: float) -> float:
         """Renyi's, of this order."""
-        runs = math.fsum(float(divergences(_as_charge(plan), (order,))[0]) for plan in self.plans)
+        runs = math.fsum(float(divergences(plan.charge(), (order,))[0]) for plan in self.plans)
         return max(runs, float(pure_divergences(self.epsilon_of_others, (order,))[0]))
 
 
@@ -183,15 +182,10 @@ class BudgetAccountant:
         """The order at which most fits like the first one would be within the budget."""
         if self.composition == "basic":
             return None
-        at = divergences(_as_charge(plan), ORDERS)
+        at = divergences(plan.charge(), ORDERS)
         room = [self.epsilon - _epsilon(order, 0.0, self.delta) for order in ORDERS]
         number = [left / float(own) if own > 0 else math.inf for left, own in zip(room, at, strict=True)]
         return ORDERS[max(range(len(ORDERS)), key=lambda index: number[index])]
-
-
-def _as_charge(plan: PrivacyPlan) -> Charge:
-    people: Any = (plan.max_records_per_person, "add_or_remove", plan.pure_epsilons)
-    return Charge(plan.sampling_rate, plan.noise_levels, plan.delta, *people)
 
 
 def _epsilon(order: float, divergence: float, delta: float) -> float:
@@ -201,7 +195,7 @@ def _epsilon(order: float, divergence: float, delta: float) -> float:
 
 def composed_epsilon(plans: Sequence[PrivacyPlan], delta: float) -> float:
     """Of runs that are all fixed beforehand, together, by Renyi divergences."""
-    by_plan = [divergences(_as_charge(plan), ORDERS) for plan in plans]
+    by_plan = [divergences(plan.charge(), ORDERS) for plan in plans]
     totals = [math.fsum(own) for own in zip(*by_plan, strict=True)]
     return min(_epsilon(order, total, delta) for order, total in zip(ORDERS, totals, strict=True))
 

@@ -17,11 +17,12 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from dpbnn._validate import one_of, refuse
+from dpbnn.errors import DpbnnError
 from dpbnn.files import json_values
-from dpbnn.privacy.accountants import ADJACENCIES, BOUNDS
+from dpbnn.privacy.accountants import ADJACENCIES, bounds, foreign_module
 from dpbnn.privacy.ledger import Ledger, SearchCost
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.privacy.prose import describe
+from dpbnn.privacy.prose import describe, shown
 
 __all__ = ["Circumstances", "PrivacyGuarantee", "rounded_up"]
 
@@ -55,6 +56,7 @@ class PrivacyGuarantee:
     Guarantees:
         Epsilon is rounded up, never down.
         An approximation is never part of a guarantee.
+        A guarantee that rests on an accountant from elsewhere says so, and what the package's own give.
         A voided guarantee says so first.
         JSON gives the same guarantee back.
     """
@@ -95,10 +97,12 @@ class PrivacyGuarantee:
         if not isinstance(plan, PrivacyPlan):
             refuse("plan", "a PrivacyPlan", plan)
         if accountant is not None:
-            one_of("accountant of a guarantee", accountant, BOUNDS)
-        figures = _figures(plan, accountant, one_of("adjacency", adjacency, ADJACENCIES))
-        figures |= {"random_source": random_source} | ({} if released is None else {"released": released})
-        return cls._of(plan, figures, adjacency, (_NO_SEARCH, *_texts("assumptions", assumptions)), voided_by)
+            one_of("accountant of a guarantee", accountant, bounds())
+        one_of("adjacency", adjacency, ADJACENCIES)
+        figures = _figures(plan, accountant, adjacency) | {"random_source": random_source}
+        figures |= {} if released is None else {"released": released}
+        further = _NO_SEARCH, *_origins(plan, accountant, adjacency), *_texts("assumptions", assumptions)
+        return cls._of(plan, figures, adjacency, further, voided_by)
 
     @classmethod
     def for_ledger(
@@ -107,11 +111,14 @@ class PrivacyGuarantee:
         """The guarantee of what a ledger says was spent, which is settled first: by a run, or by a whole search."""
         settled, adjacency = ledger.settle(), one_of("adjacency", circumstances.adjacency, ADJACENCIES)
         if settled.search is None:
-            figures, about_searches = _figures(settled.plan, None, adjacency), _NO_SEARCH
+            figures, further = (
+                _figures(settled.plan, None, adjacency),
+                (_NO_SEARCH, *_origins(settled.plan, None, adjacency)),
+            )
         else:
-            figures, about_searches = _figures_of_search(settled.search), _PUBLIC_GRID
+            figures, further = _figures_of_search(settled.search), (_PUBLIC_GRID,)
         figures |= {"random_source": random_source}
-        further = about_searches, *_texts("assumptions", circumstances.assumptions)
+        further = *further, *_texts("assumptions", circumstances.assumptions)
         return cls._of(settled.plan, figures, adjacency, further, voided_by)
 
     @classmethod
@@ -171,7 +178,7 @@ class PrivacyGuarantee:
             values[name] = _texts(name, values[name])
         guarantee = cls(**values)
         if guarantee.plan.is_private:
-            one_of("accountant of a guarantee", guarantee.accountant, BOUNDS)
+            _check_known(guarantee.accountant)
         if holds is not guarantee.holds:
             refuse("holds", f"{guarantee.holds}, as the other fields say", holds)
         guarantee._refuse_other_figures()
@@ -187,6 +194,35 @@ class PrivacyGuarantee:
         for name, least in {"epsilon": expected.epsilon, "epsilon_replace_one": replacing}.items():
             if getattr(self, name) < least * (1 - _OTHER_VERSIONS):
                 refuse(f"{name} of a guarantee", f"at least {least}, as its plan costs", getattr(self, name))
+
+
+def _check_known(accountant: str) -> None:
+    if accountant not in bounds():
+        known = ", ".join(map(repr, bounds()))
+        raise DpbnnError(
+            f"accountant of a guarantee must be one of {known}, got {accountant!r}. If it is one of yours, register it "
+            "first: its figures are computed again."
+        )
+
+
+def _origins(plan: PrivacyPlan, accountant: str | None, adjacency: str) -> list[str]:
+    """What is assumed of accountants that are not the package's own, wherever a figure rests on one."""
+    assumed = []
+    for neighbours in dict.fromkeys((adjacency, "replace_one")):
+        name = plan.account(accountant, adjacency=neighbours).accountant
+        if module := foreign_module(name):
+            assumed.append(
+                f"the accountant {name!r} of the module {module}, which is not part of dpbnn and which dpbnn has not "
+                f"checked, gives a valid upper bound for adjacency {neighbours!r}, where {_by_own(plan, neighbours)}"
+            )
+    return assumed
+
+
+def _by_own(plan: PrivacyPlan, adjacency: str) -> str:
+    figures = {
+        name: rounded_up(plan.epsilon(name, adjacency=adjacency)) for name in bounds() if not foreign_module(name)
+    }
+    return " and ".join(f"{name.upper()} gives {shown(epsilon)}" for name, epsilon in figures.items())
 
 
 def _figures(plan: PrivacyPlan, accountant: str | None, adjacency: str) -> dict[str, Any]:
@@ -217,7 +253,7 @@ def _figures_of_search(cost: SearchCost) -> dict[str, Any]:
 def _by_accountant(plan: PrivacyPlan, adjacency: str) -> dict[str, float]:
     if not plan.is_private:
         return {}
-    return {name: rounded_up(plan.epsilon(name, adjacency=adjacency)) for name in BOUNDS}
+    return {name: rounded_up(plan.epsilon(name, adjacency=adjacency)) for name in bounds()}
 
 
 def _texts(name: str, given: Sequence[str]) -> tuple[str, ...]:

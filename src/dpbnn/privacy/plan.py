@@ -13,12 +13,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from dpbnn._validate import fraction, one_of, positive, refuse, whole_number
 from dpbnn.files import json_values
-from dpbnn.privacy.accountants import ADJACENCIES, Accounting, Charge, account
-from dpbnn.privacy.accountants.calibration import Budget, least_noise
+from dpbnn.privacy.accountants import Accounting, Charge, account, bounds
+from dpbnn.privacy.accountants.calibration import least_noise
 from dpbnn.schedule import Runs, Schedule, as_schedule, check_length, levels, value_at
 
 if TYPE_CHECKING:
@@ -101,24 +101,28 @@ class PrivacyPlan:
         pure_epsilons: Sequence[float] = (),
         adjacency: str = "add_or_remove",
     ) -> Self:
-        """The plan with the least noise whose tightest valid epsilon is at most `epsilon`.
+        """The plan with the least noise whose tightest valid epsilon is at most `epsilon`."""
+        draft = cls(
+            dataset_size,
+            batch_size,
+            steps,
+            clip_norm,
+            noise_multiplier=1.0,
+            delta=delta,
+            clipping=clipping,
+            max_records_per_person=max_records_per_person,
+            pure_epsilons=tuple(pure_epsilons),
+        )
+        return draft.within(epsilon, adjacency=adjacency)
+
+    def within(self, epsilon: float, *, adjacency: str = "add_or_remove") -> Self:
+        """The same plan with the least noise, at one level, whose tightest valid epsilon is at most `epsilon`.
 
         Guarantees:
             The calibrated plan keeps its budget.
             A little less noise would break the budget.
         """
-        settings = (dataset_size, batch_size, steps, clip_norm)
-        draft = cls(*settings, 1.0, delta, clipping, max_records_per_person, tuple(pure_epsilons))
-        budget = Budget(
-            epsilon=positive("epsilon", epsilon),
-            delta=draft.delta,
-            sampling_rate=draft.sampling_rate,
-            steps=draft.steps,
-            records_per_person=draft.max_records_per_person,
-            adjacency=_accounted_as(adjacency),
-            pure_epsilons=draft.pure_epsilons,
-        )
-        return replace(draft, noise_multiplier=least_noise(budget))
+        return replace(self, noise_multiplier=least_noise(self.charge(adjacency=adjacency), epsilon))
 
     @classmethod
     def without_privacy(cls, *, dataset_size: int, batch_size: int, steps: int) -> Self:
@@ -155,14 +159,23 @@ class PrivacyPlan:
             refuse("step", f"below the plan's {self.steps} steps", step)
         return step
 
+    def charge(self, *, adjacency: str = "add_or_remove", steps: int | None = None) -> Charge:
+        """What an accountant is asked: the whole run, or its first `steps` steps."""
+        taken = self.steps if steps is None else whole_number("steps", steps, at_least=0)
+        if taken > self.steps:
+            refuse("steps", f"at most the plan's {self.steps}", taken)
+        charged = levels(self.noise_multiplier, taken)
+        people = self.max_records_per_person, adjacency
+        return Charge(self.sampling_rate, charged, self.delta, *people, pure_epsilons=self.pure_epsilons)
+
     def epsilon(
         self, accountant: str | None = None, *, adjacency: str = "add_or_remove", steps: int | None = None
     ) -> float:
         """The epsilon of the run, or of its first `steps` steps.
 
-        `accountant` is "pld" or "rdp", both valid bounds, or None for the tighter of them; "gdp" is an
-        approximation that can be far too small. `adjacency` "zero_out", for a record that is blanked out with n
-        public, costs what "add_or_remove" does; "replace_one" costs more.
+        `accountant` is the name of one of `dpbnn.privacy.accountants.ACCOUNTANTS`, or None for the tightest valid bound
+        among them; "gdp" is an approximation that can be far too small. `adjacency` "zero_out", for a record that is
+        blanked out with n public, costs what "add_or_remove" does; "replace_one" costs more.
         """
         return self.account(accountant, adjacency=adjacency, steps=steps).epsilon
 
@@ -170,15 +183,10 @@ class PrivacyPlan:
         self, accountant: str | None = None, *, adjacency: str = "add_or_remove", steps: int | None = None
     ) -> Accounting:
         """As `epsilon`, with the name of the accountant and what should be known about the figure."""
-        taken = self.steps if steps is None else whole_number("steps", steps, at_least=0)
-        if taken > self.steps:
-            refuse("steps", f"at most the plan's {self.steps}", taken)
-        charged = () if taken == 0 else levels(self.noise_multiplier, taken)
-        people: Any = (self.max_records_per_person, _accounted_as(adjacency), self.pure_epsilons)
-        charge = Charge(self.sampling_rate, charged, self.delta, *people)
-        if taken == 0:
+        charge = self.charge(adjacency=adjacency, steps=steps)
+        if charge.steps == 0:
             pure = charge.records_changed * sum(self.pure_epsilons)
-            return Accounting(pure, accountant or "pld", "no step was taken")
+            return Accounting(pure, accountant or bounds()[0], "no step was taken")
         if not self.is_private:
             return Accounting(math.inf, accountant or "none", "there is no noise")
         return account(charge, accountant)
@@ -187,7 +195,7 @@ class PrivacyPlan:
         """The whole run as a dp-accounting event, for any accountant that reads those."""
         from dpbnn.privacy.accountants.event import composed_event
 
-        return composed_event(self.noise_levels, self.sampling_rate, self.max_records_per_person, self.pure_epsilons)
+        return composed_event(self.charge())
 
     def to_json(self) -> str:
         """Strict JSON text; the infinite clip norm of a plan without privacy is null."""
@@ -205,11 +213,6 @@ class PrivacyPlan:
         values = json_values.load("PrivacyPlan", text, versions)
         without_privacy = values["clip_norm"] is None
         return cls(**values | ({"clip_norm": math.inf} if without_privacy else {}))
-
-
-def _accounted_as(adjacency: str) -> str:
-    """A record that is blanked out adds zero to every sum, and is seen by no quantile: as if it were not there."""
-    return {"zero_out": "add_or_remove"}.get(adjacency) or one_of("adjacency", adjacency, ADJACENCIES)
 
 
 def _is_without_privacy(*given: object) -> bool:

@@ -3,6 +3,8 @@
 import math
 from typing import TYPE_CHECKING
 
+from dpbnn.privacy.accountants import ACCOUNTANTS
+
 if TYPE_CHECKING:
     from dpbnn.privacy.guarantee import PrivacyGuarantee
 
@@ -15,7 +17,6 @@ _ADJACENCY = {
     "zero_out": "is there or blanked out, the number of records being public",
     "replace_one": "is replaced by another",
 }
-_ACCOUNTANT = {"pld": "privacy loss distributions (PLD)", "rdp": "Renyi differential privacy (RDP)"}
 
 
 def describe(guarantee: "PrivacyGuarantee") -> str:
@@ -29,13 +30,18 @@ def describe(guarantee: "PrivacyGuarantee") -> str:
         *_cautions(guarantee),
         f"It covers {guarantee.released}.",
         _if_replaced(guarantee),
-        f"The figure is an upper bound, computed by {_ACCOUNTANT[guarantee.accountant]} and rounded up"
+        f"The figure is an upper bound, computed by {_title(guarantee.accountant)} and rounded up"
         + (f" ({guarantee.remark})." if guarantee.remark else "."),
         f"How it was done: {guarantee.mechanism}; sampling: {guarantee.sampling}; random numbers from "
         f"{guarantee.random_source}.",
         f"It rests on these assumptions: {'; '.join(guarantee.assumptions)}.",
     )
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _title(accountant: str) -> str:
+    known = ACCOUNTANTS.get(accountant)
+    return f"the accountant {accountant!r}" if known is None else known.title
 
 
 def _no_guarantee(guarantee: "PrivacyGuarantee") -> str:

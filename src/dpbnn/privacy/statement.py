@@ -8,7 +8,7 @@ from typing import Any
 
 from dpbnn._validate import positive, refuse, whole_number
 from dpbnn.errors import DpbnnError
-from dpbnn.privacy.accountants import ACCOUNTANTS
+from dpbnn.privacy.accountants import ACCOUNTANTS, Accountant
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.settings import Settings
 
@@ -71,9 +71,7 @@ def as_table(statement: dict[str, Any]) -> None:
         "learning rate": statement["learning_rate"],
         "temperature": statement["temperature"],
         "delta": statement["delta"],
-        "epsilon by PLD (bound)": statement["epsilon"]["pld"],
-        "epsilon by RDP (bound)": statement["epsilon"]["rdp"],
-        "epsilon by GDP (approximation)": statement["epsilon"]["gdp"],
+        **{_row(ACCOUNTANTS[name]): epsilon for name, epsilon in statement["epsilon"].items()},
         "epsilon if replaced (bound)": statement["epsilon_replace_one"],
     }
     for name, value in rows.items():
@@ -82,6 +80,10 @@ def as_table(statement: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(" ".join([_sentence(statement), *statement["notes"]]), soft_wrap=True)
+
+
+def _row(accountant: Accountant) -> str:
+    return f"epsilon by {accountant.name.upper()} ({'bound' if accountant.is_bound else 'approximation'})"
 
 
 def _sentence(statement: dict[str, Any]) -> str:

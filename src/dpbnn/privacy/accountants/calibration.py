@@ -1,18 +1,20 @@
 """The least noise that keeps a budget.
 
->>> round(least_noise(Budget(epsilon=1.0, delta=1e-5, sampling_rate=256 / 60_000, steps=3515)), 3)
+>>> charge = Charge(sampling_rate=256 / 60_000, noise_levels=((1.0, 3515),), delta=1e-5)
+>>> round(least_noise(charge, epsilon=1.0), 3)
 1.185
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
-from dpbnn._validate import fraction, positive, refuse
-from dpbnn.privacy.accountants import Charge, account
+from dpbnn._validate import positive, refuse
+from dpbnn.privacy.accountants.charge import Charge
 from dpbnn.privacy.accountants.pld import coarse_epsilon
+from dpbnn.privacy.accountants.registry import account, quick_epsilon
 
-__all__ = ["Budget", "least_noise"]
+__all__ = ["least_noise"]
 
 _LARGEST_EPSILON = 1000.0
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e7
@@ -20,63 +22,39 @@ _TOLERANCE = 1e-5  # of epsilon, relative
 _LEAST_RATIO = 1e-4
 
 
-@dataclass(frozen=True)
-class Budget:
-    """What may be spent, and on which run."""
+def least_noise(charge: Charge, epsilon: float) -> float:
+    """The smallest constant noise multiplier at which the tightest epsilon is within `epsilon`, and within 1e-5 of it.
 
-    epsilon: float
-    delta: float
-    sampling_rate: float
-    steps: int
-    records_per_person: int = 1
-    adjacency: str = "add_or_remove"
-    pure_epsilons: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon)
-        fraction("delta", self.delta)
-        if self.epsilon > _LARGEST_EPSILON:
-            refuse(
-                "epsilon",
-                f"at most {_LARGEST_EPSILON:.0f} (more protects nobody: use PrivacyPlan.without_privacy)",
-                self.epsilon,
-            )
-
-    def charge(self, noise: float) -> Charge:
-        """The run with this noise multiplier."""
-        levels = ((noise, self.steps),)
-        return Charge(
-            self.sampling_rate, levels, self.delta, self.records_per_person, self.adjacency, self.pure_epsilons
-        )
-
-
-def least_noise(budget: Budget) -> float:
-    """The smallest noise multiplier whose tightest epsilon is within the budget, and within 1e-5 of it.
-
-    RDP, which is quick, gives a noise that is enough; PLD on a coarse grid nearly always a smaller one; the
-    tightest epsilon, which costs most, is left to find the last thousandths.
+    The noise of the charge itself does not matter. The quick bounds give a noise that is enough; PLD on a coarse grid
+    nearly always a smaller one; the tightest epsilon, which costs most, is left to find the last thousandths.
     """
+    if positive("epsilon", epsilon) > _LARGEST_EPSILON:
+        expected = f"at most {_LARGEST_EPSILON:.0f} (more protects nobody: use PrivacyPlan.without_privacy)"
+        refuse("epsilon", expected, epsilon)
+
+    def with_noise(noise: float) -> Charge:
+        return replace(charge, noise_levels=((noise, charge.steps),))
 
     def spent(noise: float) -> float:
-        return account(budget.charge(noise)).epsilon
+        return account(with_noise(noise)).epsilon
 
-    def spent_by_rdp(noise: float) -> float:
-        return account(budget.charge(noise), "rdp").epsilon
+    def spent_quickly(noise: float) -> float:
+        return quick_epsilon(with_noise(noise))
 
     def spent_roughly(noise: float) -> float:
-        return min(coarse_epsilon(budget.charge(noise)), spent_by_rdp(noise))
+        return min(coarse_epsilon(with_noise(noise)), spent_quickly(noise))
 
-    enough = _enough(spent_by_rdp, budget.epsilon) or _enough(spent, budget.epsilon)
+    enough = _enough(spent_quickly, epsilon) or _enough(spent, epsilon)
     if enough is None:
         floor = spent(_MOST_NOISE)  # what goes before the run, or what float64 cannot tell from zero
-        refuse("epsilon", f"above {floor:.2g}, below which no noise brings it at this delta", budget.epsilon)
-    roughly = _search(spent_roughly, budget.epsilon, enough, first_factor=0.9, tolerance=1e-3)
-    start = roughly if spent(roughly) <= budget.epsilon else enough
-    return _search(spent, budget.epsilon, start, first_factor=0.999, tolerance=_TOLERANCE)
+        refuse("epsilon", f"above {floor:.2g}, as no noise level reaches less at this delta", epsilon)
+    roughly = _search(spent_roughly, epsilon, enough, first_factor=0.9, tolerance=1e-3)
+    start = roughly if spent(roughly) <= epsilon else enough
+    return _search(spent, epsilon, start, first_factor=0.999, tolerance=_TOLERANCE)
 
 
 def _enough(spent: Callable[[float], float], target: float) -> float | None:
-    """A noise that is enough and less than a quarter above the least such, or None if there is none."""
+    """A noise that is enough and less than a quarter above the least one; None if no noise is enough."""
     noise = 1.0
     while spent(noise) > target:
         noise *= 2

@@ -15,7 +15,6 @@ delta 1e-6 it says 0.98 where the true value is 4.24.
 
 import math
 
-from dpbnn.errors import DpbnnError
 from dpbnn.privacy.accountants.charge import Accountant, Accounting, Charge
 from dpbnn.privacy.accountants.dominating_pair import binomial_hits
 
@@ -31,11 +30,6 @@ def account(charge: Charge) -> Accounting:
     With k records per person the variance of one step is the chi-squared divergence of a binomial mixture,
     sum_j b_j [ (1 + q (e^{j/s^2} - 1))^k - 1 ], which for k = 1 is the q^2 (e^{1/s^2} - 1) above.
     """
-    if charge.adjacency != "add_or_remove":
-        raise DpbnnError(
-            f"adjacency must be 'add_or_remove' for the accountant 'gdp', got {charge.adjacency!r}. "
-            "Use accountant='pld' or 'rdp'."
-        )
     mu = math.sqrt(sum(steps * _chi_squared(charge, noise) for noise, steps in charge.noise_levels))
     pure = charge.records_per_person * sum(charge.pure_epsilons)
     return Accounting(_epsilon(mu, charge.delta) + pure, "gdp", _REMARK)
@@ -58,4 +52,11 @@ def _epsilon(mu: float, delta: float) -> float:
     return float(get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
 
 
-GDP = Accountant(name="gdp", is_bound=False, account=account)
+GDP = Accountant(
+    "gdp",
+    "Gaussian differential privacy by the central limit theorem (GDP)",
+    account,
+    is_bound=False,
+    covers_several_records=True,
+    covers_pure_releases=True,
+)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from dpbnn.privacy.accountants.charge import Accountant, Accounting, Charge
+from dpbnn.privacy.accountants.charge import ADJACENCIES, Accountant, Accounting, Charge
 from dpbnn.privacy.accountants.dominating_pair import Losses, PureLoss, pairs_for_step
 
 if TYPE_CHECKING:
@@ -192,4 +192,12 @@ def _compose(steps: list[Step], interval: float) -> "DensePLDPmf":
     return reduce(lambda first, second: compose_pmfs(first, second, 1e-15), levels)
 
 
-PLD = Accountant(name="pld", is_bound=True, account=account)
+PLD = Accountant(
+    "pld",
+    "privacy loss distributions (PLD)",
+    account,
+    is_bound=True,
+    adjacencies=ADJACENCIES,
+    covers_several_records=True,
+    covers_pure_releases=True,
+)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from dpbnn.privacy.accountants.charge import Accountant, Accounting, Charge
+from dpbnn.privacy.accountants.charge import ADJACENCIES, Accountant, Accounting, Charge
 
 if TYPE_CHECKING:
     import numpy as np
@@ -122,4 +122,13 @@ def _unconverged_orders_left_out_quietly() -> Iterator[None]:
         logger.removeFilter(wanted)
 
 
-RDP = Accountant(name="rdp", is_bound=True, account=account)
+RDP = Accountant(
+    "rdp",
+    "Renyi differential privacy (RDP)",
+    account,
+    is_bound=True,
+    is_quick=True,
+    adjacencies=ADJACENCIES,
+    covers_several_records=True,
+    covers_pure_releases=True,
+)
