@@ -1,8 +1,9 @@
-"""Batches on the device that trains, read and moved there while it is busy with the ones before."""
+"""Batches on the device that trains, read and copied there while it works on earlier ones."""
 
 import queue
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import torch
 
@@ -14,10 +15,10 @@ BATCHES_AHEAD = 4
 
 
 def read_ahead(batches: Iterator[Batch], device: torch.device, when_asked: bool) -> Iterator[Batch]:
-    """The same batches on `device`; those that come from the host's memory to a CUDA device, by a thread.
+    """The same batches on `device`; for a CUDA device, a thread copies them from the host's memory.
 
-    `when_asked` reads each only when it is asked for, in the thread that asks: code of the user's may not expect
-    another.
+    With `when_asked` each is read only when it is asked for, by the thread that asks: the user's code may not expect
+    another thread.
     """
     if device.type != "cuda" or when_asked:
         yield from ((x.to(device), y.to(device)) for x, y in batches)
@@ -37,7 +38,7 @@ def read_ahead(batches: Iterator[Batch], device: torch.device, when_asked: bool)
 
 
 class _Reader:
-    """A thread that copies batches over a stream of its own, from memory that the device can read by itself."""
+    """A thread that copies batches by its own CUDA stream, from pinned memory."""
 
     def __init__(self, batches: Iterator[Batch], device: torch.device) -> None:
         self._batches, self._device = batches, device
@@ -48,13 +49,10 @@ class _Reader:
         self._thread.start()
 
     def __iter__(self) -> Iterator[Batch]:
-        while True:
-            found = self._ready.get()
-            if found is None:
-                return
-            if isinstance(found, BaseException):
-                raise found
-            (x, y), copied = found
+        while (item := self._ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            (x, y), copied = item
             current = torch.cuda.current_stream(self._device)
             current.wait_event(copied)
             for values in (x, y):
@@ -65,10 +63,8 @@ class _Reader:
         """Let the thread end; it may be waiting for room."""
         self._stopped.set()
         while self._thread.is_alive():
-            try:
+            with suppress(queue.Empty):
                 self._ready.get(timeout=0.05)
-            except queue.Empty:
-                continue
 
     def _read(self) -> None:
         try:
@@ -76,10 +72,8 @@ class _Reader:
                 if self._stopped.is_set():
                     return
                 with torch.cuda.stream(self._stream):
-                    moved = tuple(v.pin_memory().to(self._device, non_blocking=True) for v in (x, y))
-                    copied = torch.cuda.Event()
-                    copied.record(self._stream)
-                self._ready.put(((moved[0], moved[1]), copied))
+                    x, y = (values.pin_memory().to(self._device, non_blocking=True) for values in (x, y))
+                    self._ready.put(((x, y), self._stream.record_event()))
             self._ready.put(None)
-        except BaseException as error:  # whatever it is, it is raised where the batch is asked for
+        except BaseException as error:  # raised again where the batch is asked for
             self._ready.put(error)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpbnn.data.records import generators_of_the_process
+from dpbnn.data.process_generators import generators_of_the_process
 from dpbnn.device.generators import default_generators, drawing_from
 from dpbnn.errors import DpbnnError
 from dpbnn.privacy.noise.randomness import CHUNK, Randomness

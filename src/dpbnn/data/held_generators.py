@@ -1,10 +1,10 @@
-"""Whether a data set holds a random generator of its own, whose draws nobody could keep secret.
+"""Whether a data set holds a random generator, whose draws could not be kept secret.
 
 >>> import numpy as np
 >>> class Augmented:
 ...     def __init__(self):
 ...         self.transforms = [np.random.default_rng(0).normal]
->>> has_generator(Augmented()), has_generator([1.0, "text"])
+>>> holds_generator(Augmented()), holds_generator([1.0, "text"])
 (True, False)
 """
 
@@ -19,18 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["has_generator"]
+__all__ = ["holds_generator"]
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
 PLAIN = (bool, int, float, complex, str, bytes, type(None), Tensor, np.ndarray, ModuleType)
 MOST_OF_A_COLLECTION, MOST = 1000, 100_000
-"""How many things are looked at: of a list of all records, the first ones show what the others are like."""
+"""How many objects are visited: of a list of all records, the first ones show what the others are like."""
 
 
-def has_generator(start: object) -> bool:
-    """Whether one can be reached from this object: by attributes, collections, functions and what they refer to.
+def holds_generator(start: object) -> bool:
+    """Whether a generator can be reached from this object: by attributes, collections, functions and their globals.
 
-    Those of the whole process do not count, which are looked at while records are read.
+    The generators of the whole process do not count: they are compared while records are read.
     """
     of_the_process = {id(torch.default_generator), id(np.random.mtrand._rand), id(getattr(random, "_inst", None))}
     of_the_process |= {id(np.random.mtrand._rand._bit_generator)}
@@ -59,7 +59,7 @@ def _inside(value: object) -> Iterator[object]:
         yield from (value.func, value.args, value.keywords)
     elif isinstance(value, FunctionType):
         names = set(value.__code__.co_names)
-        yield from (own for name, own in value.__globals__.items() if name in names)
+        yield from (held for name, held in value.__globals__.items() if name in names)
         yield from (value.__defaults__, value.__kwdefaults__, value.__closure__)
     elif isinstance(value, CellType):
         with suppress(ValueError):  # an empty one
@@ -69,7 +69,7 @@ def _inside(value: object) -> Iterator[object]:
 
 
 def _attributes(value: object) -> Iterator[object]:
-    """What an object and its classes hold; of classes of other libraries nothing, as they are everybody's."""
+    """What an object and its classes hold; classes of Python, torch and NumPy are skipped: everybody shares them."""
     yield from list(getattr(value, "__dict__", {}).values())
     kinds = value.__mro__ if isinstance(value, type) else type(value).__mro__
     for kind in kinds:
