@@ -1,5 +1,6 @@
 """The estimators: scikit-learn's contract, and what they promise about privacy."""
 
+import copy
 import json
 import multiprocessing
 import os
@@ -22,11 +23,12 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import dpbnn
-from dpbnn.sklearn import DPBayesClassifier, DPBayesRegressor, DPGridSearch
+from dpbnn.methods import METHODS
+from dpbnn.sklearn import DPBayesClassifier, DPBayesRegressor, DPGridSearch, check_pipeline
 from tests.spending import Watch
 
+FITS_AGAIN = pytest.mark.filterwarnings("ignore:Fit . of one estimator and its clones")
 PUBLIC = {"classes": ["no", "yes"], "dataset_size": 1500}
-METHODS = ("sgld", "bbp", "mc_dropout", "sgd")
 EXPECTED_TO_FAIL = {
     "check_supervised_y_2d": "two fits are compared, and sampling and noise take no seed",
     "check_classifier_data_not_an_array": "two fits are compared, and sampling and noise take no seed",
@@ -69,12 +71,12 @@ def test_every_method_learns_classes(classes, method):
     assert set(model.predict(X)) <= {"yes", "no"}
     assert model.guarantee_.epsilon <= 3.0
     assert model.guarantee_.holds
-    doubt = model.predict_doubt(X[:7])
-    assert doubt.shape == (7, 2)
-    assert (doubt[:, 0] >= doubt[:, 1] - 1e-6).all()
+    uncertainty = model.predict_uncertainty(X[:7])
+    assert uncertainty.shape == (7, 2)
+    assert (uncertainty[:, 0] >= uncertainty[:, 1] - 1e-6).all()
 
 
-@pytest.mark.parametrize("method", [METHODS[0], *(pytest.param(own, marks=pytest.mark.slow) for own in METHODS[1:])])
+@pytest.mark.parametrize("method", [pytest.param(own, marks=[pytest.mark.slow] * (own != "sgld")) for own in METHODS])
 def test_every_method_learns_numbers_in_their_own_unit(numbers, method):
     X, y = numbers
     bounds = {"bounds": (0, 10), "target_bounds": (50, 350)}
@@ -199,14 +201,40 @@ def test_bought_bounds_cost_a_person_more_than_a_record(classes):
     assert model.guarantee_.plan.pure_epsilons[0] < alone.guarantee_.plan.pure_epsilons[0]
 
 
-def test_searches_of_scikit_learn_warn_that_they_spend(classes):
+SECOND_FIT = "Fit 2 of one estimator and its clones, as in a search or cross-validation: "
+
+
+def test_searches_of_scikit_learn_warn_that_they_spend_and_how_much(classes):
     X, y = classes
     model = DPBayesClassifier(bounds=(0, 10), epochs=3, **PUBLIC)
-    with pytest.warns(dpbnn.DpbnnWarning, match="Every fit of a search or cross-validation spends epsilon again"):
+    with pytest.warns(dpbnn.DpbnnWarning, match=rf"{SECOND_FIT}.* epsilon = 2 and delta = 2e-05 "):
         cross_val_score(model, X, y, cv=2)
-    with pytest.warns(dpbnn.DpbnnWarning, match="DPGridSearch"):
-        found = GridSearchCV(model, {"learning_rate": [0.01, 1.0]}, cv=2).fit(X, y)
-    assert found.best_params_["learning_rate"] in (0.01, 1.0)
+    with pytest.warns(dpbnn.DpbnnWarning, match="Fit 4 .* epsilon = 4 and delta = 4e-05 .*DPGridSearch") as found:
+        best = GridSearchCV(model, {"learning_rate": [0.01, 1.0]}, cv=2).fit(X, y)
+    assert best.best_params_["learning_rate"] in (0.01, 1.0)
+    assert len(found) == 1, "after the second fit and the fourth, and then after the eighth"
+    with pytest.warns(dpbnn.DpbnnWarning, match="Fit 8 "):
+        clone(best.best_estimator_).fit(X, y)
+
+
+def test_a_search_that_pays_is_one_fit_and_an_ensemble_is_many(classes):
+    X, y = classes
+    model = DPBayesClassifier("sgd", bounds=(0, 10), epochs=1, **PUBLIC)
+    search = DPGridSearch(model, {"prior_scale": [0.5, 1.0]}, epsilon=1.0)
+    search.fit(X, y)
+    with pytest.warns(dpbnn.DpbnnWarning, match=f"{SECOND_FIT}.* epsilon = 2 and delta = 2e-05 "):
+        clone(search).fit(X, y)
+    with pytest.warns(dpbnn.DpbnnWarning, match=SECOND_FIT):
+        OneVsRestClassifier(DPBayesClassifier("sgd", bounds=(0, 10), epochs=1, dataset_size=1500)).fit(X, X[:, :2] > 5)
+
+
+def test_a_fit_of_others_does_not_count_and_copies_do(classes):
+    model = DPBayesClassifier("sgd", bounds=(0, 10), **FULL_BATCH).fit(*classes)
+    DPBayesClassifier("sgd", bounds=(0, 10), **FULL_BATCH).fit(*classes)
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(clone(model)))):
+        copied._spending().fits = 1
+        with pytest.warns(dpbnn.DpbnnWarning, match=SECOND_FIT):
+            copied.fit(*classes)
 
 
 def test_no_record_is_kept_in_the_estimator_or_its_pickle(classes):
@@ -237,6 +265,7 @@ def test_the_same_fit_again_spends_nothing(classes):
             model.set_params(random_state=1).fit(X, y)
 
 
+@FITS_AGAIN
 def test_a_fit_with_people_is_not_one_without_them(classes):
     X, y = classes
     people = np.arange(len(X)) // 2
@@ -254,6 +283,7 @@ def test_a_refused_fit_leaves_no_labels(classes):
     assert not [name for name in vars(model) if name in ("classes_", "bounds_", "release_")]
 
 
+@FITS_AGAIN
 def test_where_rows_are_counted_their_number_is_public_and_neighbours_are_blanked_out(classes):
     model = DPBayesClassifier(bounds=(0, 10), epochs=1, classes=["no", "yes"])
     with pytest.warns(dpbnn.DpbnnWarning, match="takes the number of rows from the data"):
@@ -276,7 +306,7 @@ def test_a_budget_is_charged_once_for_bounds_and_training_before_either(classes,
     assert watch.calls
 
 
-@pytest.mark.filterwarnings("ignore:.*from the data, without noise")
+@FITS_AGAIN
 @pytest.mark.slow
 def test_other_processes_do_not_pass_a_budget_by(classes):
     X, y = classes
@@ -293,6 +323,30 @@ def test_other_processes_do_not_pass_a_budget_by(classes):
         assert not budget.charges
         DPBayesClassifier(bounds=(0, 10), epochs=1, **PUBLIC).fit(X, y)
     clone(several).fit(X, y)
+
+
+def _warned_in_a_worker(sent, X, y):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        pickle.loads(sent).fit(X, y)
+    return [str(own.message) for own in found]
+
+
+def test_a_fit_in_another_process_says_that_nobody_adds_up(classes, older_worker):
+    sent = pickle.dumps(clone(DPBayesClassifier("sgd", bounds=(0, 10), **FULL_BATCH)))
+    for _ in range(2):
+        (text,) = older_worker.apply(_warned_in_a_worker, (sent, *classes))
+        assert re.match(
+            "This fit runs in another process than its estimator was made in, .* spends epsilon again", text
+        )
+
+
+def test_the_old_name_of_uncertainty_works_and_says_the_new_one(classes):
+    model = DPBayesClassifier("sgd", bounds=(0, 10), random_state=0, **FULL_BATCH).fit(*classes)
+    with pytest.warns(FutureWarning, match="predict_doubt is now predict_uncertainty") as found:
+        old = model.predict_doubt(classes[0][:5])
+    np.testing.assert_array_equal(old, model.predict_uncertainty(classes[0][:5]))
+    assert found[0].filename == __file__
 
 
 def _fitted_in_a_worker(how, sent, X, y):
@@ -351,13 +405,18 @@ def test_they_work_in_a_pipeline(classes):
 
 
 def test_what_learns_from_the_rows_before_them_in_a_pipeline_is_called_a_hole(classes, tmp_path):
-    model = make_pipeline(StandardScaler(), DPBayesClassifier(bounds=(-3, 3), **PUBLIC))
-    with pytest.warns(dpbnn.DpbnnWarning, match="hole: fitted-preprocessing: .*: StandardScaler"):
-        model.fit(*classes)
-    release = model[-1].release_
-    assert "fitted-preprocessing" in release.settings["findings"]
-    release.save(tmp_path / "model")
-    assert "hole: fitted-preprocessing" in (tmp_path / "model" / "card.md").read_text()
+    last = DPBayesClassifier(bounds=(-3, 3), **PUBLIC)
+    model = make_pipeline(StandardScaler(), last)
+    (found,) = check_pipeline(model)
+    assert re.match("hole: fitted-preprocessing: .*: StandardScaler", str(found))
+    assert "Use public bounds" in str(found)
+    assert check_pipeline(make_pipeline(FunctionTransformer(), last)) == []
+    with pytest.raises(dpbnn.DpbnnError, match="pipeline must be a Pipeline"):
+        check_pipeline(GridSearchCV(model, {}))
+    model.fit(*classes)[-1].release_.save(tmp_path / "model")
+    assumed = "earlier steps of a pipeline, learned nothing from private rows"
+    assert assumed in str(last.guarantee_)
+    assert assumed in " ".join((tmp_path / "model" / "card.md").read_text().split())
 
 
 @pytest.mark.parametrize(
@@ -446,6 +505,7 @@ def test_a_checkpoint_of_another_plan_or_a_foreign_folder_is_refused(classes, tm
     assert not (tmp_path / "run").exists(), "neither after a fit nor where nothing was spent"
 
 
+@FITS_AGAIN
 @pytest.mark.guarantees("A fit that fails leaves the estimator as it was.")
 def test_a_fit_that_fails_leaves_the_estimator_as_it_was(classes, monkeypatch):
     model = DPBayesClassifier(bounds=(0, 10), **FULL_BATCH).fit(*classes)
@@ -457,6 +517,7 @@ def test_a_fit_that_fails_leaves_the_estimator_as_it_was(classes, monkeypatch):
     assert model.predict(classes[0]).shape == (1500,)
 
 
+@FITS_AGAIN
 @pytest.mark.guarantees("Predictions in other threads are those of one fit or of another, never of both.")
 def test_predictions_in_other_threads_are_those_of_one_fit_or_of_another_never_of_both(classes):
     """Labels, bounds and networks of two fits that differ in all of them, while the estimator goes to and fro."""
@@ -488,6 +549,7 @@ def test_predictions_in_other_threads_are_those_of_one_fit_or_of_another_never_o
     assert all(own in seen for own in expected)
 
 
+@FITS_AGAIN
 def test_attributes_of_an_earlier_fit_do_not_survive(classes):
     X, y = classes
     model = DPBayesClassifier(bounds=(0, 10), **FULL_BATCH).fit(X, y)

@@ -162,7 +162,7 @@ def predict(
     seed: Annotated[int | None, typer.Option(help="For the draws.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
-    """Add columns to a table: label, probability and doubt, or mean, deviation and interval."""
+    """Add columns to a table: label, probability and uncertainty, or mean, deviation and interval."""
     from pathlib import Path
 
     from dpbnn import _validate

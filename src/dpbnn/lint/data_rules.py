@@ -55,7 +55,12 @@ def _rows_per_person(setup: Setup) -> str:
     "Use public bounds and named categories.",
 )
 def _fitted_preprocessing(setup: Setup) -> str:
-    names = [] if setup.preprocessing is None else sorted(set(_learning(setup.preprocessing)))
+    return learning_steps(setup.preprocessing)
+
+
+def learning_steps(preprocessing: Any) -> str:
+    """What a pipeline, or transformers, learn from the rows without noise; '' if nothing."""
+    names = [] if preprocessing is None else sorted(set(_learning(preprocessing)))
     return f"the rows are not private yet where these learn from them: {', '.join(names)}" if names else ""
 
 

@@ -14,7 +14,8 @@ if find_spec("sklearn") is None:
     raise ImportError("dpbnn.sklearn needs scikit-learn, which is not installed: pip install 'dpbnn[sklearn]'")
 
 from dpbnn.sklearn.classifier import DPBayesClassifier
+from dpbnn.sklearn.pipeline import check_pipeline
 from dpbnn.sklearn.regressor import DPBayesRegressor
 from dpbnn.sklearn.search import DPGridSearch
 
-__all__ = ["DPBayesClassifier", "DPBayesRegressor", "DPGridSearch"]
+__all__ = ["DPBayesClassifier", "DPBayesRegressor", "DPGridSearch", "check_pipeline"]

@@ -7,6 +7,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
+from dpbnn._deprecated import warn_renamed
 from dpbnn.errors import DpbnnError
 from dpbnn.prediction import ClassPrediction, Prediction
 from dpbnn.sklearn.estimator import DPBayesEstimator, keep_arguments
@@ -16,7 +17,7 @@ __all__ = ["DPBayesClassifier"]
 
 
 class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc]
-    """Classes with probabilities that know their doubt; `classes` are public, or taken for public from the labels.
+    """Classes with probabilities and their uncertainty; `classes` are public, or taken for public from the labels.
 
     After `fit`: `classes_`, `guarantee_`, `release_`, `settings_` (what was chosen, and why), `bounds_`.
     """
@@ -86,10 +87,15 @@ class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc
         own = self._snapshot()
         return own._answers(own._prediction(X))
 
-    def predict_doubt(self, X: Any) -> np.ndarray:
-        """``[rows, 2]``: entropy (all doubt) and mutual information (that about the weights), in nats."""
+    def predict_uncertainty(self, X: Any) -> np.ndarray:
+        """``[rows, 2]`` in nats: entropy (all uncertainty) and mutual information (epistemic, about the weights)."""
         found = self._snapshot()._classes(X)
         return np.stack([found.entropy.double().numpy(), found.mutual_information.double().numpy()], axis=1)
+
+    def predict_doubt(self, X: Any) -> np.ndarray:
+        """The old name of `predict_uncertainty`."""
+        warn_renamed("predict_doubt", "predict_uncertainty")
+        return self.predict_uncertainty(X)
 
     def sample(self, X: Any, num_draws: int = 10) -> np.ndarray:
         """``[rows, draws]``: labels as they might come, each column by another draw of the weights."""

@@ -1,8 +1,6 @@
 """What the classifier and the regressor share."""
 
-import pickle
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -15,23 +13,18 @@ from dpbnn._warn import warn
 from dpbnn.errors import DpbnnError
 from dpbnn.methods import METHODS
 from dpbnn.prediction import Prediction
-from dpbnn.privacy.budget import ancestor, home, refuse_elsewhere
 from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.queries.bounds import Bounds, Purchase, purchase
 from dpbnn.privacy.queries.contributions import kept_rows
-from dpbnn.sklearn.callers import learned_before, warn_of_searches
 from dpbnn.sklearn.fitting import Candidate, Rows, Terms, Unfinished, as_bounds, unfinished
+from dpbnn.sklearn.history import WithHistory
 from dpbnn.tables.settings import Facts, choose
 from dpbnn.tables.training import train
 from dpbnn.training.prepare import refuse_several_processes
 
 __all__ = ["DPBayesEstimator", "keep_arguments"]
 
-SENT_FROM = "_sent_from"
-"""Of an estimator in another process: that which had an open budget when it was sent."""
-NOTHING: tuple[tuple[Any, ...], bytes] = ((), b"")
-GONE = object()
 LARGEST_SEED = 2**31 - 1
 GIVEN_AS_PUBLIC = ("bounds", "target_bounds", "classes")
 TAKEN_FOR_PUBLIC = {
@@ -39,13 +32,15 @@ TAKEN_FOR_PUBLIC = {
     "dataset_size": ("the number of rows", "dataset_size=n"),
 }
 """What is taken from the data where it is not given, in words, and how to give it."""
+BEFORE = "what was done to the rows before, as by earlier steps of a pipeline, learned nothing from private rows"
+"""An estimator does not see it (`check_pipeline`)."""
 SETTINGS = ("hidden", "learning_rate", "clip_norm", "batch_size", "epochs", "prior_scale", "dropout")
 """What is chosen where it is not given."""
 _said: set[str] = set()
 """Warnings that were given: Python's own list of them is emptied whenever somebody changes filters."""
 
 
-class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
+class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
     """A network on columns that are clipped to bounds and scaled to -1 to 1.
 
     Args:
@@ -88,27 +83,6 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         tags.non_deterministic = True  # sampling and noise take no seed
         return tags
 
-    def __getstate__(self) -> Any:
-        """Without references to records; with where its budget is, if it is sent to another process to be fitted."""
-        own = {name: value for name, value in super().__getstate__().items() if name != "_fitted_on"}
-        return own | {SENT_FROM: home() or own.get(SENT_FROM)}
-
-    def __setstate__(self, state: Any) -> None:
-        """Remember where its budget is, here and nowhere else: what others bring does not make it forget."""
-        sent_from = ancestor(state.pop(SENT_FROM, None))
-        super().__setstate__(state)
-        self.__dict__.update(_sent(sent_from))
-
-    def __sklearn_clone__(self) -> Any:
-        """A clone has the budget of its model: workers fit clones of what they were sent."""
-        own = super().__sklearn_clone__()
-        own.__dict__.update(_sent(vars(self).get(SENT_FROM)))
-        return own
-
-    def _refuse_elsewhere(self) -> None:
-        """Before anything else is done with rows: this may have been sent here under a budget."""
-        refuse_elsewhere(vars(self).get(SENT_FROM))
-
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train on private rows; `groups` names the person of each row.
 
@@ -122,16 +96,17 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         self._refuse_elsewhere()
         data, own = (X, y, groups), self._snapshot()
         rows = own._rows(X, y, groups)
-        if self._is_repeated(*data):
+        if self._is_repeated(self.get_params(), *data):
             return self
         self._warn_of_what_is_taken()
         with unfinished(own.checkpoint, own.take_over) as folder:
             terms = own._terms(len(rows.X), rows.X.shape[1], rows.outputs)
             ledger = Ledger.open(terms.chosen.plan, terms.chosen.purchases, file=folder.ledger)
+            self._spending().add(terms.facts.epsilon, terms.facts.delta)
             candidate = own._trained(rows, terms, ledger, folder)
             fitted = candidate.released(own._circumstances(rows.assumptions))
             folder.check()
-            self._become(fitted | {"_fitted_on": own._remembered(*data)})
+            self._become(fitted | own._remembered(own.get_params(), *data))
         return self
 
     def _snapshot(self) -> Self:
@@ -146,28 +121,6 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         for name in list(vars(self)):
             if name.endswith("_") and name not in fitted:
                 self.__dict__.pop(name, None)
-
-    def _is_repeated(self, *data: Any) -> bool:
-        """Whether this very fit, of the same arrays with the same settings, was the last one: nothing is spent twice.
-
-        It is the arrays' identity that counts, which is the program's doing, and never what they hold.
-        """
-        last, settings = getattr(self, "_fitted_on", NOTHING)
-        same = len(last) == len(data) and all(ref() is own for ref, own in zip(last, data, strict=True))
-        if not same or settings != pickle.dumps(self.get_params()):
-            return False
-        warn(
-            "This estimator has been fitted on these very arrays with these settings: its release stays as it is, and "
-            "nothing is spent. If they were changed in place, pass copies."
-        )
-        return True
-
-    def _remembered(self, *data: Any) -> tuple[tuple[Any, ...], bytes]:
-        """By weak references: no record stays alive, or is pickled, with the estimator."""
-        try:
-            return tuple(_reference(own) for own in data), pickle.dumps(self.get_params())
-        except (TypeError, AttributeError, pickle.PicklingError):  # a list, which takes none; settings of odd kinds
-            return NOTHING
 
     def _warn_of_what_is_taken(self) -> None:
         """Once in a process for each kind of estimator; what was found in the data is not said."""
@@ -253,8 +206,6 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _trained(self, rows: Rows, terms: Terms, ledger: Ledger, folder: Unfinished | None = None) -> Candidate:
         """All that sees records happens here, paid for by the ledger."""
-        warn_of_searches()
-        findings = learned_before(terms.chosen.plan)
         folder = folder or Unfinished()
         bounds = {} if terms.bought is None else self._bought_bounds(rows, terms.bought, ledger)
         folder.check()
@@ -270,7 +221,6 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
             checkpoint=folder.training,
             take_over=folder.take_over,
             progress=self.verbose,
-            findings=findings,
         )
         return Candidate(fitted, draft, terms.chosen)
 
@@ -279,9 +229,9 @@ class DPBayesEstimator(BaseEstimator):  # type: ignore[misc]
         is_given = any(getattr(self, name, None) is not None for name in GIVEN_AS_PUBLIC)
         given = ["bounds and classes that were given are public"] if is_given else []
         if self.dataset_size is not None:
-            return Circumstances(assumptions=(*assumptions, *given))
+            return Circumstances(assumptions=(*assumptions, *given, BEFORE))
         counted = "the number of rows is public: it was taken from the data"
-        return Circumstances("zero_out", (*assumptions, *given, counted))
+        return Circumstances("zero_out", (*assumptions, *given, BEFORE, counted))
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(LARGEST_SEED))
@@ -300,15 +250,3 @@ def keep_arguments(estimator: Any, given: dict[str, Any]) -> None:
     for name, value in given.items():
         if name not in ("self", "__class__"):
             setattr(estimator, name, value)
-
-
-def _sent(process: int | None) -> dict[str, int]:
-    return {} if process is None else {SENT_FROM: process}
-
-
-def _reference(value: Any) -> Callable[[], Any]:
-    """Of what is gone nothing is the same again, None included."""
-    if value is None:
-        return lambda: None
-    reference = weakref.ref(value)
-    return lambda: GONE if (own := reference()) is None else own

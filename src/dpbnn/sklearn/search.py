@@ -115,6 +115,7 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         ledger = SearchLedger(
             [one.plan for one in chosen], [one.purchases for one in chosen], epsilon=epsilon, delta=delta
         )
+        own._spending().add(epsilon, delta)
         own._warn_of_what_is_taken()
         aside = _people_aside(len(X), share, people)
         others = X[~aside], y[~aside], None if people is None else people[~aside]
