@@ -1,7 +1,7 @@
-"""Where torch's random numbers come from: generators of the caller's, in place of those of the whole process.
+"""Where torch's random numbers come from: the caller's generators, in place of those of the whole process.
 
 A model draws its dropout masks from torch's default generators, which every thread shares and anybody may seed. Inside
-of `drawing_from` whatever is drawn by this thread, and by it alone, comes from generators that the caller holds:
+`drawing_from`, all draws of this thread come from generators that the caller holds:
 
     >>> import torch
     >>> with drawing_from(Generators.seeded(7)):
@@ -11,7 +11,7 @@ of `drawing_from` whatever is drawn by this thread, and by it alone, comes from 
     >>> torch.equal(masks, again)
     True
 
-A draw from a generator that is named in the call stays as it is.
+A call that names its generator stays as it is.
 
 Guarantees:
     Inside, torch's default generators are neither read nor changed.
@@ -21,16 +21,16 @@ Guarantees:
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
-from dpbnn.device.formulas import ByFormula
+from dpbnn.device.decompositions import DecomposedDropout
 from dpbnn.errors import DpbnnError
 
 __all__ = [
@@ -47,9 +47,9 @@ CPU = torch.device("cpu")
 
 
 class Generators:
-    """A generator for each device, made when it is first needed; `num_draws` counts what was drawn from them.
+    """A generator for each device, made and put into its first state by `seed` when it is first needed.
 
-    `seed` brings a new one into its first state.
+    `num_draws` counts the operations that have drawn from them.
     """
 
     def __init__(self, seed: Callable[[torch.Generator], object]) -> None:
@@ -68,13 +68,13 @@ class Generators:
         return self.num_draws > 0
 
     def reseed(self, seed: Callable[[torch.Generator], object]) -> None:
-        """The same generators in another state: a CUDA graph knows the generators that it draws from."""
+        """Bring the same generators into another state: a CUDA graph knows the generators that it draws from."""
         self._seed = seed
         for generator in self._made.values():
             seed(generator)
 
     def on(self, device: torch.device) -> torch.Generator:
-        """The one of this device."""
+        """The generator of this device."""
         if device == torch.device("cuda"):  # whichever is current
             device = torch.device("cuda", torch.cuda.current_device())
         if device not in self._made:
@@ -83,7 +83,7 @@ class Generators:
         return self._made[device]
 
     def draw_from(self, device: torch.device) -> torch.Generator:
-        """The one of this device, from which something is drawn now."""
+        """The generator of this device, for one draw."""
         self.num_draws += 1
         return self.on(device)
 
@@ -95,7 +95,7 @@ def drawing_from(generators: Generators) -> Iterator[Generators]:
     with ExitStack() as stack:
         if outer is None:
             if torch.cuda.is_initialized():
-                stack.enter_context(ByFormula())
+                stack.enter_context(DecomposedDropout())
             _this_thread.mode = stack.enter_context(_Redirected(generators))
             stack.callback(vars(_this_thread).pop, "mode")
         else:  # one mode is enough: every one takes time for every operation
@@ -112,9 +112,9 @@ _put_back = 0
 
 
 def default_generators(device: torch.device) -> tuple[bytes | int, ...]:
-    """The states of torch's default generators: of the CPU, and of a CUDA device.
+    """The states of torch's default generators, of the CPU and of a CUDA device, and how often one was put back.
 
-    And how often a state was put back, which is read last: what is the same before and after has not moved meanwhile.
+    The count is read last: what is the same before and after has not moved meanwhile.
     """
     states = [torch.default_generator.get_state()]
     if device.type == "cuda":
@@ -133,21 +133,12 @@ def set_default_generators(device: torch.device, states: tuple[bytes | int, ...]
         torch.cuda.set_rng_state(state, device)
 
 
-@contextmanager
-def without_fast_path() -> Iterator[None]:
-    """No short cut of transformer layers, which in evaluation mode leave out the dropout layers inside them.
+def without_fast_path() -> AbstractContextManager[Any]:
+    """Without the fast path of transformer layers, which in evaluation mode leaves out the dropout layers inside them.
 
-    Torch takes no fast path while a `TorchFunctionMode` is active, which holds for one thread alone.
+    Torch takes no fast path in a thread in which a `TorchFunctionMode` is active.
     """
-    with _Watching():
-        yield
-
-
-class _Watching(TorchFunctionMode):
-    """Sees functions and changes nothing."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
+    return BaseTorchFunctionMode()
 
 
 class ThreadMode(TorchDispatchMode):
@@ -170,7 +161,7 @@ class ThreadMode(TorchDispatchMode):
 
 
 class _Redirected(ThreadMode):
-    """Hands every operation that draws one of our generators."""
+    """Hands one of our generators to every operation that draws."""
 
     def __init__(self, generators: Generators) -> None:
         super().__init__()
@@ -184,8 +175,8 @@ class _Redirected(ThreadMode):
             if kwargs.get("generator") is None:
                 kwargs = kwargs | {"generator": self.generators.draw_from(_device(args, kwargs))}
             return func(*args, **kwargs)
-        if func in FACTORIES:
-            return FACTORIES[func](self.generators.draw_from(_device(args, kwargs)), *args, **kwargs)
+        if func in WITH_GENERATOR:
+            return WITH_GENERATOR[func](*args, generator=self.generators.draw_from(_device(args, kwargs)), **kwargs)
         if not _draws(func, args, kwargs):
             return func(*args, **kwargs)
         with self:  # in inference mode, compound operations come here whole
@@ -210,7 +201,7 @@ def _device(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
 
 
 def _draws(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether this call draws: attention and recurrent layers do with dropout, and in training alone."""
+    """Whether this call draws: attention and recurrent layers do so in training with dropout only."""
     arguments = func._schema.arguments
     given = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
     given |= dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
@@ -225,47 +216,30 @@ def _refuse(func: Any) -> Any:
     )
 
 
-def _dropout(generator: torch.Generator, x: Tensor, p: float, train: bool | None = None) -> tuple[Tensor, Tensor]:
+def _dropout(x: Tensor, p: float, train: bool | None = None, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     if train is False or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - p, generator=generator)
     return x * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
 
 
-def _filled(fill: Callable[[Tensor, torch.Generator], Tensor]) -> Callable[..., Tensor]:
-    return lambda generator, size, **how: fill(torch.empty(size, **how), generator)
+def _like(fill: str) -> Callable[..., Tensor]:
+    def draw(like: Tensor, *limits: int, generator: torch.Generator, **how: Any) -> Tensor:
+        return getattr(torch.empty_like(like, **how), fill)(*limits, generator=generator)
+
+    return draw
 
 
-def _filled_like(fill: Callable[[Tensor, torch.Generator], Tensor]) -> Callable[..., Tensor]:
-    return lambda generator, like, **how: fill(torch.empty_like(like, **how), generator)
-
-
-def _uniform(values: Tensor, generator: torch.Generator) -> Tensor:
-    return values.uniform_(generator=generator)
-
-
-def _normal(values: Tensor, generator: torch.Generator) -> Tensor:
-    return values.normal_(generator=generator)
-
-
-def _whole_numbers(generator: torch.Generator, low: int, high: int, size: Any, dtype: Any = None, **how: Any) -> Tensor:
-    return torch.empty(size, dtype=dtype or torch.int64, **how).random_(low, high, generator=generator)
-
-
-FACTORIES: dict[Any, Callable[..., Any]] = {
+WITH_GENERATOR: dict[Any, Callable[..., Any]] = {
     aten.native_dropout.default: _dropout,
-    aten.rand.default: _filled(_uniform),
-    aten.randn.default: _filled(_normal),
-    aten.rand_like.default: _filled_like(_uniform),
-    aten.randn_like.default: _filled_like(_normal),
-    aten.randint.default: lambda generator, high, size, **how: _whole_numbers(generator, 0, high, size, **how),
-    aten.randint.low: _whole_numbers,
-    aten.randint_like.default: lambda generator, like, high, **how: torch.empty_like(like, **how).random_(
-        0, high, generator=generator
-    ),
-    aten.randint_like.low_dtype: lambda generator, like, low, high, **how: torch.empty_like(like, **how).random_(
-        low, high, generator=generator
-    ),
-    aten.randperm.default: lambda generator, n, **how: aten.randperm.generator(n, generator=generator, **how),
+    aten.rand.default: aten.rand.generator,
+    aten.randn.default: aten.randn.generator,
+    aten.randint.default: aten.randint.generator,
+    aten.randint.low: aten.randint.low_generator,
+    aten.randperm.default: aten.randperm.generator,
+    aten.rand_like.default: _like("uniform_"),
+    aten.randn_like.default: _like("normal_"),
+    aten.randint_like.default: _like("random_"),
+    aten.randint_like.low_dtype: _like("random_"),
 }
-"""Operations that draw and take no generator, done with one."""
+"""What takes a generator and does the same as an operation that takes none."""

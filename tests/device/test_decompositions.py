@@ -1,4 +1,4 @@
-"""Attention and recurrent layers by formula are what torch computes."""
+"""Decomposed attention and recurrent layers are what torch computes."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from dpbnn.device.formulas import RECURRENT, Recurrent, attention
+from dpbnn.device.decompositions import RECURRENT, attention, recurrent
 
 SEQUENCES = torch.arange(3.0 * 5 * 8).reshape(3, 5, 8) / 60
 
@@ -16,7 +16,7 @@ class Layered(TorchFunctionMode):
     """Runs recurrent layers one by one, as on a CUDA device."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        return Recurrent.of(args).run(func) if func in RECURRENT else func(*args, **(kwargs or {}))
+        return recurrent(func, *args) if func in RECURRENT else func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
@@ -39,7 +39,7 @@ def test_dropout_between_recurrent_layers_is_drawn():
 
 
 @pytest.mark.parametrize("how", [{}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": torch.rand(5, 5) > 0.3}])
-def test_attention_by_its_formula_is_attention(how):
+def test_decomposed_attention_is_attention(how):
     q, k, v = torch.randn(3, 2, 4, 5, 8)
     torch.testing.assert_close(attention(q, k, v, **how), F.scaled_dot_product_attention(q, k, v, **how))
     torch.testing.assert_close(
