@@ -22,6 +22,15 @@ def test_the_version_is_the_same_everywhere():
     assert f"## {dpbnn.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
+def test_old_names_are_in_the_changelog_and_their_time_is_not_up():
+    source = "\n".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
+    _, renamed = (ROOT / "CHANGELOG.md").read_text().split("### Renamed")
+    for names in re.findall(r'warn_renamed\("([\w.]+)", "([\w.]+)"', source):
+        assert all(f"`{name}`" in renamed for name in names), names
+    (gone_in,) = set(re.findall(r'gone_in[^"\n]*"([\d.]+)"', source))
+    assert [int(part) for part in PROJECT["version"].split(".")] < [int(part) for part in gone_in.split(".")]
+
+
 def test_the_citation_is_complete():
     """What the schema of the Citation File Format 1.2.0 requires, of the work and of what it refers to."""
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
