@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 import dpbnn
 from dpbnn.cli import main as cli
-from dpbnn.lint import RULES, Setup, by_severity, inspect
+from dpbnn.lint import RULES, Subject, by_severity, inspect
 
 LEVEL = {"dataset_size": 1000, "batch_size": 100, "steps": 50, "clip_norm": 1.0, "delta": 1e-5}
 PLAN = dpbnn.PrivacyPlan(noise_multiplier=2.0, **LEVEL)
@@ -26,7 +26,7 @@ def network():
 
 def setup(plan=PLAN, **changes):
     settings = {"model": network(), "likelihood": dpbnn.Categorical(), "method": dpbnn.SGD(0.1), "x": X, "y": Y}
-    return Setup(plan, **settings | changes)
+    return Subject(plan, **settings | changes)
 
 
 def with_buffer():
@@ -91,14 +91,14 @@ def test_every_rule_has_a_case_and_a_sound_setup_has_no_findings():
     assert set(CASES) == set(RULES)
     assert list(dict.fromkeys(rule.severity for rule in by_severity())) == ["hole", "weak", "care"]
     assert inspect(setup()) == []
-    assert inspect(Setup(PLAN)) == []
+    assert inspect(Subject(PLAN)) == []
     many = inspect(setup(unsafe_seed=0, model=with_buffer(), accountant="gdp"))
     assert [own.severity for own in many] == ["hole", "weak", "care"]
 
 
 def test_arrays_of_other_kinds_are_compared_too():
     x = np.zeros((3, 2))
-    assert [own.name for own in inspect(Setup(PLAN, x=x, y=None, public_data=(x[1:], None)))] == [
+    assert [own.name for own in inspect(Subject(PLAN, x=x, y=None, public_data=(x[1:], None)))] == [
         "evaluation-on-training-data"
     ]
 
@@ -113,12 +113,12 @@ def test_arrays_of_other_kinds_are_compared_too():
 )
 def test_training_data_is_known_again_in_other_clothes(public):
     x, y = X.clone(), Y.clone()
-    found = inspect(Setup(PLAN, x=TensorDataset(x, y), public_data=public(x, y)))
+    found = inspect(Subject(PLAN, x=TensorDataset(x, y), public_data=public(x, y)))
     assert [own.name for own in found] == ["evaluation-on-training-data"]
 
 
 def test_two_parts_of_one_array_are_not_the_same():
-    assert inspect(Setup(PLAN, x=X[:30], y=Y[:30], public_data=(X[30:], Y[30:]))) == []
+    assert inspect(Subject(PLAN, x=X[:30], y=Y[:30], public_data=(X[30:], Y[30:]))) == []
 
 
 def test_networks_are_tried_whatever_the_records_come_in():
@@ -134,7 +134,7 @@ def test_networks_are_tried_whatever_the_records_come_in():
      ("paid", False), ("Customers", True), ("nhs_number", True), ("note", False)],
 )  # fmt: skip
 def test_columns_that_name_people_are_known_by_their_names(name, is_one):
-    assert bool(inspect(Setup(PLAN, unused=[name]))) == is_one
+    assert bool(inspect(Subject(PLAN, unused=[name]))) == is_one
 
 
 def test_what_learns_from_rows_is_told_from_what_does_not():
@@ -153,10 +153,10 @@ def test_what_learns_from_rows_is_told_from_what_does_not():
         ([named], "OneHotEncoder"),
         (SimpleImputer(), "SimpleImputer"),
     ):
-        (found,) = inspect(Setup(PLAN, preprocessing=bad))
+        (found,) = inspect(Subject(PLAN, preprocessing=bad))
         assert name in found.found
     good = make_pipeline(SimpleImputer(strategy="constant", fill_value=0), PolynomialFeatures())
-    assert inspect(Setup(PLAN, preprocessing=good)) == []
+    assert inspect(Subject(PLAN, preprocessing=good)) == []
 
 
 def test_a_network_with_dropout_draws_its_masks_from_nobodys_generator():

@@ -47,7 +47,7 @@ def test_a_permit_that_no_ledger_has_given_out_is_refused():
         lambda permit: selection.noisy_maximum([1.0], permit),
     ):
         with pytest.raises(LedgerError, match="is not of its ledger"):
-            mechanism(Permit("a bound", 100.0, 1, purchases))
+            mechanism(Permit("a bound", 100.0, 1, purchases._redeem))
 
 
 @pytest.mark.guarantees("A permit is worth nothing after its purchase.")

@@ -94,15 +94,17 @@ def plan(
 
     For sgld, learning rate, clip norm, temperature and noise are tied: three of them give the fourth.
     """
-    from dpbnn.privacy.settings import Given, Run, complete
+    from dpbnn.methods.registry import METHODS
+    from dpbnn.privacy.plan import PrivacyPlan
+    from dpbnn.privacy.settings import Given, complete
     from dpbnn.privacy.statement import as_table, number_of_steps, state
 
     given = Given(clip_norm, noise_multiplier, epsilon, learning_rate, temperature)
     number = number_of_steps(steps, epochs, dataset_size, batch_size)
     chosen = 10.0 ** -len(str(abs(dataset_size))) if delta is None else delta
-    run = Run(dataset_size, batch_size, number, chosen, clipping, max_records_per_person)
+    draft = PrivacyPlan(dataset_size, batch_size, number, 1.0, 1.0, chosen, clipping, max_records_per_person)
     assumed = {"delta": delta is None, "clip_norm": clip_norm is None and method != "sgld"}
-    settings = complete(method, run, given)
+    settings = complete(method, draft, given, {name: own.is_sampler for name, own in METHODS.items()})
     statement = state(method, settings, [name for name, is_assumed in assumed.items() if is_assumed])
     if as_json:
         typer.echo(json.dumps(statement, indent=2, allow_nan=False))
@@ -190,7 +192,7 @@ def _findings_of_release(path: str) -> list[Any]:
     from pathlib import Path
 
     from dpbnn.errors import DpbnnError
-    from dpbnn.lint import Setup, inspect, noted
+    from dpbnn.lint import Subject, inspect, noted
     from dpbnn.release.release import guarantee_of, settings_of
 
     if Path(path).is_file():
@@ -198,7 +200,7 @@ def _findings_of_release(path: str) -> list[Any]:
     guarantee = guarantee_of(path)
     reasons = " ".join(guarantee.voided_by)
     seed = 0 if "unsafe_seed" in reasons else None
-    shown = inspect(Setup(guarantee.plan, unsafe_seed=seed, unsafe_diagnostics="unsafe_diagnostics" in reasons))
+    shown = inspect(Subject(guarantee.plan, unsafe_seed=seed, unsafe_diagnostics="unsafe_diagnostics" in reasons))
     return noted(settings_of(path).get("findings", {}) | {own.name: own.found for own in shown})
 
 

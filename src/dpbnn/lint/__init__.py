@@ -3,7 +3,7 @@
     >>> import dpbnn
     >>> level = dict(clip_norm=1.0, noise_multiplier=2.0, delta=0.1)
     >>> plan = dpbnn.PrivacyPlan(dataset_size=100, batch_size=10, steps=50, **level)
-    >>> [finding.name for finding in inspect(Setup(plan))]
+    >>> [finding.name for finding in inspect(Subject(plan))]
     ['delta-not-small']
 
 Each finding has a name, a severity, what was found, why it matters and the cure. Nothing here looks at a private value:
@@ -15,6 +15,6 @@ shapes, settings, names of columns and of persons, the identity of arrays, and d
 """
 
 from dpbnn.lint import data_rules, run_rules  # noqa: F401 - they enter their rules
-from dpbnn.lint.finding import RULES, Finding, Rule, Setup, by_severity, inspect, noted, refuse, with_findings
+from dpbnn.lint.finding import RULES, Finding, Rule, Subject, by_severity, inspect, noted, refuse, with_findings
 
-__all__ = ["RULES", "Finding", "Rule", "Setup", "by_severity", "inspect", "noted", "refuse", "with_findings"]
+__all__ = ["RULES", "Finding", "Rule", "Subject", "by_severity", "inspect", "noted", "refuse", "with_findings"]

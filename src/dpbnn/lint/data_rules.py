@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dpbnn.lint.finding import Setup, rule
+from dpbnn.lint.finding import Subject, rule
 from dpbnn.privacy.queries.contributions import numbered
 
 HARMLESS = (
@@ -41,11 +41,11 @@ DEPTH = 5
     "The promise would be for a row, and a person has several.",
     "Raise max_records_per_person, or drop rows: groups, or a person column.",
 )
-def _rows_per_person(setup: Setup) -> str:
-    if setup.people is None:
+def _rows_per_person(subject: Subject) -> str:
+    if subject.people is None:
         return ""
-    most = max(Counter(numbered(setup.people).tolist()).values(), default=0)
-    allowed = setup.plan.max_records_per_person
+    most = max(Counter(numbered(subject.people).tolist()).values(), default=0)
+    allowed = subject.plan.max_records_per_person
     return f"a person has more rows than the {allowed} that are accounted for" if most > allowed else ""
 
 
@@ -54,8 +54,8 @@ def _rows_per_person(setup: Setup) -> str:
     "What such steps learn is released with the model, without noise.",
     "Use public bounds and named categories.",
 )
-def _fitted_preprocessing(setup: Setup) -> str:
-    return learning_steps(setup.preprocessing)
+def _fitted_preprocessing(subject: Subject) -> str:
+    return learning_steps(subject.preprocessing)
 
 
 def learning_steps(preprocessing: Any) -> str:
@@ -90,10 +90,10 @@ def _learns_nothing(step: Any) -> bool:
 
 
 @rule("hole", "Measures along the way would show private records without noise.", "Give data that is public.")
-def _evaluation_on_training_data(setup: Setup) -> str:
-    if setup.public_data is None or setup.x is None:
+def _evaluation_on_training_data(subject: Subject) -> str:
+    if subject.public_data is None or subject.x is None:
         return ""
-    private, public = (list(_arrays(pair)) for pair in ((setup.x, setup.y), setup.public_data))
+    private, public = (list(_arrays(pair)) for pair in ((subject.x, subject.y), subject.public_data))
     same = any(_is_same_memory(own, other) for own in private for other in public)
     return "public_data must not be the training data, got the same arrays" if same else ""
 
@@ -130,9 +130,9 @@ def _is_on_host(value: Any) -> bool:
     "If a person has several rows, the promise is for one row and not for the person.",
     "Name the column as person in the schema; in Python, pass groups.",
 )
-def _person_not_named(setup: Setup) -> str:
-    likely = [name for name in setup.unused if any(map(_is_about_people, re.findall("[A-Z]*[a-z]*", name)))]
-    if setup.people is not None or not likely:
+def _person_not_named(subject: Subject) -> str:
+    likely = [name for name in subject.unused if any(map(_is_about_people, re.findall("[A-Z]*[a-z]*", name)))]
+    if subject.people is not None or not likely:
         return ""
     return f"every row counts as another person, and there is a column {likely[0]!r}"
 

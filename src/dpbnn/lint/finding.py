@@ -11,13 +11,13 @@ from dpbnn.methods import Method
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.plan import PrivacyPlan
 
-__all__ = ["RULES", "Finding", "Rule", "Setup", "by_severity", "inspect", "noted", "refuse", "rule", "with_findings"]
+__all__ = ["RULES", "Finding", "Rule", "Subject", "by_severity", "inspect", "noted", "refuse", "rule", "with_findings"]
 
 SEVERITIES = ("hole", "weak", "care")
 
 
-@dataclass(frozen=True)
-class Setup:
+@dataclass
+class Subject:
     """All that decides what a run promises; what is not known is left out.
 
     Args:
@@ -59,7 +59,7 @@ class Rule:
     severity: str
     why: str
     cure: str
-    look: Callable[[Setup], str]
+    look: Callable[[Subject], str]
 
     def finding(self, found: str) -> "Finding":
         """What it says where something was found."""
@@ -89,9 +89,9 @@ def by_severity() -> list[Rule]:
     return sorted(RULES.values(), key=lambda own: SEVERITIES.index(own.severity))
 
 
-def inspect(setup: Setup) -> list[Finding]:
+def inspect(subject: Subject) -> list[Finding]:
     """All that the rules find, holes first."""
-    return [own.finding(found) for own in by_severity() if (found := own.look(setup))]
+    return [own.finding(found) for own in by_severity() if (found := own.look(subject))]
 
 
 def noted(found: Mapping[str, str]) -> list[Finding]:
@@ -112,10 +112,10 @@ def refuse(findings: Sequence[Finding], name: str) -> None:
             raise DpbnnError(f"{own.found}. {own.why} {own.cure}")
 
 
-def rule(severity: str, why: str, cure: str) -> Callable[[Callable[[Setup], str]], Callable[[Setup], str]]:
+def rule(severity: str, why: str, cure: str) -> Callable[[Callable[[Subject], str]], Callable[[Subject], str]]:
     """Enter a function into `RULES` under its own name."""
 
-    def enter(look: Callable[[Setup], str]) -> Callable[[Setup], str]:
+    def enter(look: Callable[[Subject], str]) -> Callable[[Subject], str]:
         name = look.__name__.strip("_").replace("_", "-")
         RULES[name] = Rule(name, severity, why, cure, look)
         return look

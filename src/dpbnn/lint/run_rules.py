@@ -10,7 +10,7 @@ from dpbnn.clipping import CheckedModel, ClippingSettings, check_model, clip_and
 from dpbnn.data.records import as_records
 from dpbnn.device.generators import Generators
 from dpbnn.errors import DpbnnError
-from dpbnn.lint.finding import Setup, rule
+from dpbnn.lint.finding import Subject, rule
 from dpbnn.methods import SGLD
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.models.priors import Gaussian
@@ -24,8 +24,8 @@ FEW = 1000
 
 
 @rule("hole", "Whatever is released shows the records.", "Calibrate a plan: PrivacyPlan.for_budget.")
-def _no_noise(setup: Setup) -> str:
-    return "" if setup.plan.is_private else "the plan adds no noise"
+def _no_noise(subject: Subject) -> str:
+    return "" if subject.plan.is_private else "the plan adds no noise"
 
 
 @rule(
@@ -33,13 +33,13 @@ def _no_noise(setup: Setup) -> str:
     "Clipping bounds what a record adds, not what it does to others.",
     "Use layers that treat each record alone, such as GroupNorm or LayerNorm.",
 )
-def _records_mix(setup: Setup) -> str:
-    if setup.model is None or setup.likelihood is None or setup.x is None:
+def _records_mix(subject: Subject) -> str:
+    if subject.model is None or subject.likelihood is None or subject.x is None:
         return ""
-    if setup.y is None and isinstance(setup.x, Tensor | np.ndarray):
+    if subject.y is None and isinstance(subject.x, Tensor | np.ndarray):
         return ""
     try:
-        _checked(setup.model, setup.likelihood, setup.x, setup.y)
+        _checked(subject.model, subject.likelihood, subject.x, subject.y)
     except DpbnnError as error:
         return str(error).rstrip(".")
     return ""
@@ -52,13 +52,13 @@ def _checked(model: nn.Module, likelihood: Likelihood, x: Any, y: Any) -> Checke
 
 
 @rule("hole", "Whoever knows the seed subtracts the noise.", "Leave unsafe_seed out.")
-def _fixed_noise_seed(setup: Setup) -> str:
-    return "" if setup.unsafe_seed is None else "sampling and noise come from a seed"
+def _fixed_noise_seed(subject: Subject) -> str:
+    return "" if subject.unsafe_seed is None else "sampling and noise come from a seed"
 
 
 @rule("hole", "They are as private as the records.", "Leave unsafe_diagnostics out.")
-def _values_without_noise(setup: Setup) -> str:
-    return "values without noise are kept" if setup.unsafe_diagnostics else ""
+def _values_without_noise(subject: Subject) -> str:
+    return "values without noise are kept" if subject.unsafe_diagnostics else ""
 
 
 @rule(
@@ -66,17 +66,17 @@ def _values_without_noise(setup: Setup) -> str:
     "With such a delta, publishing a random record would be allowed.",
     "Take delta well below one over the number of records.",
 )
-def _delta_not_small(setup: Setup) -> str:
-    plan = setup.plan
+def _delta_not_small(subject: Subject) -> str:
+    plan = subject.plan
     if not plan.is_private or plan.delta < 1 / plan.dataset_size:
         return ""
     return f"delta is {plan.delta:g} for {plan.dataset_size} records"
 
 
 @rule("weak", "Odds about a record may change by a factor of e^epsilon.", "Spend less, or do not call it private.")
-def _large_epsilon(setup: Setup) -> str:
-    epsilon = setup.plan.epsilon()
-    return f"epsilon is {epsilon:.3g}" if setup.plan.is_private and epsilon > LARGEST_EPSILON else ""
+def _large_epsilon(subject: Subject) -> str:
+    epsilon = subject.plan.epsilon()
+    return f"epsilon is {epsilon:.3g}" if subject.plan.is_private and epsilon > LARGEST_EPSILON else ""
 
 
 @rule(
@@ -84,8 +84,8 @@ def _large_epsilon(setup: Setup) -> str:
     "An approximation can be too small, and is no bound.",
     "Leave the accountant out: then it is the tightest bound.",
 )
-def _gdp_only(setup: Setup) -> str:
-    quoted = setup.accountant
+def _gdp_only(subject: Subject) -> str:
+    quoted = subject.accountant
     return f"epsilon is quoted by {quoted.upper()}" if quoted is not None and quoted not in bounds() else ""
 
 
@@ -94,8 +94,8 @@ def _gdp_only(setup: Setup) -> str:
     "Buffers get no noise: what is in them is released as it is.",
     "Make sure that they hold nothing of the data.",
 )
-def _buffers(setup: Setup) -> str:
-    names = [] if setup.model is None else [name for name, _ in setup.model.named_buffers()]
+def _buffers(subject: Subject) -> str:
+    names = [] if subject.model is None else [name for name, _ in subject.model.named_buffers()]
     return f"the network has buffers ({', '.join(names[:5])})" if names else ""
 
 
@@ -104,10 +104,10 @@ def _buffers(setup: Setup) -> str:
     "Samples would show the noise of privacy rather than the posterior.",
     "Lower the rate or the clip norm, or take more steps.",
 )
-def _temperature(setup: Setup) -> str:
-    if setup.method is None or not setup.plan.is_private:
+def _temperature(subject: Subject) -> str:
+    if subject.method is None or not subject.plan.is_private:
         return ""
-    return " ".join(setup.method.remarks(setup.plan)).rstrip(".")
+    return " ".join(subject.method.remarks(subject.plan)).rstrip(".")
 
 
 @rule(
@@ -115,9 +115,9 @@ def _temperature(setup: Setup) -> str:
     "Where the data say little, samples still lie near the first weights, and spread less than the temperature asks.",
     "Take more steps, a larger rate or a narrower prior.",
 )
-def _short_chain(setup: Setup) -> str:
+def _short_chain(subject: Subject) -> str:
     """A Gaussian prior of scale s pulls a weight back over s^2 / eta steps."""
-    method, steps = setup.method, setup.plan.steps
+    method, steps = subject.method, subject.plan.steps
     if not isinstance(method, SGLD) or not isinstance(method.prior, Gaussian):
         return ""
     time = sum(rate * number for rate, number in runs_of(method.learning_rate, steps))
@@ -133,17 +133,17 @@ def _short_chain(setup: Setup) -> str:
     "Clipping everything loses the gradients' sizes; clipping nothing wastes noise.",
     "Choose it near the median norm on public data.",
 )
-def _clip_norm(setup: Setup) -> str:
+def _clip_norm(subject: Subject) -> str:
     """By gradients of public records at the initial weights."""
-    plan = setup.plan
-    if setup.public_data is None or setup.model is None or setup.likelihood is None or not plan.is_private:
+    plan = subject.plan
+    if subject.public_data is None or subject.model is None or subject.likelihood is None or not plan.is_private:
         return ""
     try:
-        checked = _checked(setup.model, setup.likelihood, *setup.public_data)
+        checked = _checked(subject.model, subject.likelihood, *subject.public_data)
     except DpbnnError:
         return ""
-    own = next(setup.model.parameters())
-    all_x, all_y = next(as_records(*setup.public_data, own.dtype).all())
+    own = next(subject.model.parameters())
+    all_x, all_y = next(as_records(*subject.public_data, own.dtype).all())
     x, y = (part[:FEW].to(own.device) for part in (all_x, all_y))
     if len(x) == 0:
         return ""

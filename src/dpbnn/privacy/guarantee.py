@@ -14,6 +14,8 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Self
 
 from dpbnn._validate import one_of, refuse
@@ -44,7 +46,7 @@ class Circumstances:
     """
 
     adjacency: str = "add_or_remove"
-    assumptions: Sequence[str] = ()
+    assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class PrivacyGuarantee:
     unit: str
     accountant: str
     remark: str
-    epsilon_by_accountant: dict[str, float]
+    epsilon_by_accountant: Mapping[str, float]
     epsilon_replace_one: float
     sampling: str
     mechanism: str
@@ -76,6 +78,14 @@ class PrivacyGuarantee:
     assumptions: tuple[str, ...]
     voided_by: tuple[str, ...]
     plan: PrivacyPlan
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon_by_accountant", MappingProxyType(dict(self.epsilon_by_accountant)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Read-only mappings are not pickled by themselves."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return partial(type(self), **values | {"epsilon_by_accountant": dict(self.epsilon_by_accountant)}), ()
 
     @classmethod
     def for_plan(

@@ -21,10 +21,10 @@ from dpbnn.schedule import by_step
 if TYPE_CHECKING:
     from dpbnn.types import NoisySum
 
-__all__ = ["Charge", "Ledger", "SearchCost", "SearchLedger", "Settled", "fingerprint"]
+__all__ = ["ChargedStep", "Ledger", "SearchCost", "SearchLedger", "Settled", "fingerprint"]
 
-Charge = tuple[int, int | None]
-"""A step and the fingerprint of what it released; None where its noise came from another key than the run's."""
+ChargedStep = tuple[int, int | None]
+"""A step and the fingerprint of what it released; no fingerprint where its noise came from another key."""
 CHOICE = "the choice between the candidates"
 
 
@@ -34,7 +34,7 @@ def fingerprint(noisy: "NoisySum") -> int:
     The product scatters the smallest change of any number over all 32 bits, so that changes do not cancel in the sum.
     Only the order of a parameter's numbers does not matter.
     """
-    import torch
+    import torch  # a plan, and what it costs, is there without it
 
     total = 0
     for position, values in enumerate(noisy.gradients.values(), start=1):
@@ -80,7 +80,7 @@ class Ledger:
     """
 
     plan: PrivacyPlan
-    charges: list[Charge] = field(default_factory=list)
+    charges: list[ChargedStep] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._left = dict(self.plan.noise_levels)
@@ -144,7 +144,7 @@ class Ledger:
             raise LedgerError(f"{purpose!r} is bought by a ledger that was never charged")
         return self._purchases.buy(purpose, draw)
 
-    def resume(self, charges: Iterable[Charge]) -> None:
+    def resume(self, charges: Iterable[ChargedStep]) -> None:
         """Enter what an interrupted run has charged, before anything else is."""
         if self.charges:
             raise LedgerError("a run is resumed after it has begun")

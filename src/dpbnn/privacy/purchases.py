@@ -81,12 +81,11 @@ class Permit:
     purpose: str
     epsilon: float
     rows_per_person: int
-    given_by: "Purchases"
+    redeem: Callable[["Permit", str], float]
 
     def spend(self, mechanism: str) -> float:
         """The epsilon to run with; every mechanism calls it before it looks at a value."""
-        self.given_by.redeem(self, mechanism)
-        return self.epsilon
+        return self.redeem(self, mechanism)
 
 
 class PurchaseFile:
@@ -169,7 +168,7 @@ class Purchases:
             raise LedgerError(f"{purpose!r} was to be bought and was not promised, or after the ledger was closed")
         if purpose in self._mechanism_of:
             raise LedgerError(f"{purpose!r} is bought again, after it was drawn and lost")
-        permit = Permit(purpose, self.promised[purpose], self.rows_per_person, self)
+        permit = Permit(purpose, self.promised[purpose], self.rows_per_person, self._redeem)
         self._outstanding.add(permit)
         try:
             value = draw(permit)
@@ -182,12 +181,13 @@ class Purchases:
             self._file.write(self._bought)
         return value
 
-    def redeem(self, permit: Permit, mechanism: str) -> None:
-        """Take a permit back, as its mechanism begins."""
+    def _redeem(self, permit: Permit, mechanism: str) -> float:
+        """Take a permit back, as its mechanism begins, for what was promised and not what the permit says."""
         if permit not in self._outstanding:
             raise LedgerError(f"a permit for {permit.purpose!r} is used that was used before, or is not of its ledger")
         self._outstanding.remove(permit)
         self._mechanism_of[permit.purpose] = mechanism
+        return self.promised[permit.purpose]
 
     def missing(self) -> list[str]:
         """What was promised and has not been bought."""

@@ -23,7 +23,7 @@ from dpbnn.release.release import Release
 __all__ = ["Draft"]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Draft:
     """What a run has learned, and the ledger that has paid for it; it holds no record.
 

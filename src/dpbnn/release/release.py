@@ -42,7 +42,7 @@ __all__ = ["FORMAT_VERSION", "Release", "guarantee_of", "load", "settings_of"]
 FORMAT_VERSION = 1
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(eq=False, repr=False)
 class Release:
     """A posterior with its guarantee.
 

@@ -158,7 +158,7 @@ def findings_before(order: Order) -> list[lint.Finding]:
 
 
 def _findings(order: Order, plan: PrivacyPlan) -> list[lint.Finding]:
-    return lint.inspect(lint.Setup(plan, unused=() if order.schema.person else _unused_columns(order)))
+    return lint.inspect(lint.Subject(plan, unused=() if order.schema.person else _unused_columns(order)))
 
 
 def _unused_columns(order: Order) -> list[str]:

@@ -181,7 +181,7 @@ class Run:
         """Let the guard look at all of it: refuse what it must, warn of what is weak, and note the rest."""
         work = self.work
         objective, seed = work.checked.objective, 0 if work.randomness.is_seeded_by_user else None
-        setup = lint.Setup(work.plan, work.checked.model, objective.likelihood, work.method, x, y, public_data)
+        setup = lint.Subject(work.plan, work.checked.model, objective.likelihood, work.method, x, y, public_data)
         found = lint.inspect(replace(setup, unsafe_seed=seed, unsafe_diagnostics=work.diagnostics.wanted))
         lint.refuse(found, "evaluation-on-training-data")
         for weak in (own for own in found if own.severity == "weak"):

@@ -38,7 +38,7 @@ FOR_ONE_BOUND = 5.0
 QUARTILES = {"lower": 0.25, "upper": 0.75}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Bounds:
     """The lowest and the highest value of each column; beyond them values are clipped."""
 

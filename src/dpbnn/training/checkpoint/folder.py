@@ -18,7 +18,7 @@ from dpbnn._warn import warn
 from dpbnn.errors import DpbnnError
 from dpbnn.files.atomic import PRIVATE_FOLDER, explained, is_partial, replace_file, sync_folder
 from dpbnn.files.claim import LOCK, OWNER, Claim, locked
-from dpbnn.privacy.ledger import Charge, Ledger
+from dpbnn.privacy.ledger import ChargedStep, Ledger
 from dpbnn.training.checkpoint.journal import HEADER_BYTES, KEY_BYTES, RUN_BYTES, Journal, Line
 
 __all__ = ["Checkpoint", "Saved", "opened"]
@@ -28,7 +28,7 @@ STATE, JOURNAL = "state", "journal"
 FILES = (LOCK, OWNER, STATE, JOURNAL)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Saved:
     """What a checkpoint's state holds of a run."""
 
@@ -99,7 +99,7 @@ class Checkpoint:
         self._written = time.monotonic()
         self._cost = self._written - start
 
-    def charges(self) -> list[Charge]:
+    def charges(self) -> list[ChargedStep]:
         """What the journal held when it was opened; of a release with another key only that it was made."""
         return [self._charge(line) for line in self._lines]
 
@@ -182,7 +182,7 @@ class Checkpoint:
         for line in self._journal.further():
             ledger.replay(*self._charge(line))
 
-    def _charge(self, line: Line) -> Charge:
+    def _charge(self, line: Line) -> ChargedStep:
         return line.step, line.mark if line.key == self._key else None
 
     def _clear_away(self) -> None:
