@@ -18,6 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+SKIPPED = re.compile(r"skip|xfail|gpu", re.IGNORECASE)
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -36,24 +37,31 @@ def promises_in(source):
 
 
 def marks_in(source):
-    """What the tests of a module say they stand for."""
-    for node in ast.walk(ast.parse(source)):
+    """What the tests of a module say they stand for, and whether they run on every machine."""
+    tree = ast.parse(source)
+    of_module = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)]
+    is_skipped = any(text.startswith("pytestmark") and SKIPPED.search(text) for text in of_module)
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            runs = not is_skipped and not any(SKIPPED.search(ast.unparse(mark)) for mark in node.decorator_list)
             for mark in node.decorator_list:
                 if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.guarantees":
-                    yield from map(ast.literal_eval, mark.args)
+                    yield from ((ast.literal_eval(promise), runs) for promise in mark.args)
 
 
 PROMISES = Counter(promise for file in (ROOT / "src").rglob("*.py") for promise in promises_in(file.read_text()))
-MARKS = {mark for file in (ROOT / "tests").rglob("test_*.py") for mark in marks_in(file.read_text())}
+MARKS = [mark for file in (ROOT / "tests").rglob("test_*.py") for mark in marks_in(file.read_text())]
+MARKED = {promise for promise, _ in MARKS}
 
 
 def test_every_promise_has_a_test():
-    assert sorted(PROMISES.keys() - MARKS) == [], "mark their tests: @pytest.mark.guarantees(...)"
+    """One that runs on every machine: where it is skipped nothing is promised."""
+    tested = {promise for promise, runs in MARKS if runs}
+    assert sorted(PROMISES.keys() - tested) == [], "mark their tests: @pytest.mark.guarantees(...)"
 
 
 def test_every_mark_names_a_promise():
-    assert sorted(MARKS - PROMISES.keys()) == [], "no docstring promises this any more, in these words"
+    assert sorted(MARKED - PROMISES.keys()) == [], "no docstring promises this any more, in these words"
 
 
 def test_every_promise_stands_in_one_docstring():
@@ -61,9 +69,9 @@ def test_every_promise_stands_in_one_docstring():
 
 
 def test_no_promise_is_overlooked():
-    """Such as one beside the heading, in a comment or below a second heading."""
+    """Such as one beside the heading, in a comment, below an empty line, or below a second heading."""
     for file in (ROOT / "src").rglob("*.py"):
-        headings = len(re.findall(r"Guarantees:.*\n +\S", file.read_text()))
+        headings = len(re.findall(r"^[\s#*]*(?:Guarantees?:|guarantees:$)", file.read_text(), re.MULTILINE))
         assert headings == sum(bool(promises_of(text)) for text in docstrings_in(file.read_text())), file
 
 
@@ -84,5 +92,7 @@ def fit():
     first, second = "No step is taken beyond the plan.", "Everything visible depends on the records only through sums."
     assert promises_in(source) == [first, second]
     test = f'@pytest.mark.guarantees("{first}", "{second}")\ndef test_it(): ...'
-    assert list(marks_in(test)) == [first, second]
+    assert list(marks_in(test)) == [(first, True), (second, True)]
+    for skipped in (f"@pytest.mark.gpu\n{test}", f"pytestmark = [pytest.mark.skipif(True)]\n{test}"):
+        assert list(marks_in(skipped)) == [(first, False), (second, False)]
     assert list(marks_in(test.replace("test_it", "helper"))) == []
