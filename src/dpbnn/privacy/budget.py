@@ -27,7 +27,6 @@ from typing import Self
 
 from dpbnn import _validate
 from dpbnn.errors import DpbnnError
-from dpbnn.privacy.accountants.rdp import divergences, pure_divergences
 from dpbnn.privacy.plan import PrivacyPlan
 
 __all__ = [
@@ -83,6 +82,8 @@ class Together:
 
     def divergence(self, order: float) -> float:
         """Renyi's, of this order."""
+        from dpbnn.privacy.accountants.rdp import divergences, pure_divergences
+
         runs = math.fsum(float(divergences(plan.charge(), (order,))[0]) for plan in self.plans)
         return max(runs, float(pure_divergences(self.epsilon_of_others, (order,))[0]))
 
@@ -182,6 +183,8 @@ class BudgetAccountant:
         """The order at which most fits like the first one would be within the budget."""
         if self.composition == "basic":
             return None
+        from dpbnn.privacy.accountants.rdp import divergences
+
         at = divergences(plan.charge(), ORDERS)
         room = [self.epsilon - _epsilon(order, 0.0, self.delta) for order in ORDERS]
         number = [left / float(own) if own > 0 else math.inf for left, own in zip(room, at, strict=True)]
@@ -195,6 +198,8 @@ def _epsilon(order: float, divergence: float, delta: float) -> float:
 
 def composed_epsilon(plans: Sequence[PrivacyPlan], delta: float) -> float:
     """Of runs that are all fixed beforehand, together, by Renyi divergences."""
+    from dpbnn.privacy.accountants.rdp import divergences
+
     by_plan = [divergences(plan.charge(), ORDERS) for plan in plans]
     totals = [math.fsum(own) for own in zip(*by_plan, strict=True)]
     return min(_epsilon(order, total, delta) for order, total in zip(ORDERS, totals, strict=True))

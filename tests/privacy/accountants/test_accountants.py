@@ -93,7 +93,7 @@ def test_without_room_for_rounding_pld_would_be_off_to_either_side(monkeypatch):
     monkeypatch.setattr(pld, "_ROUNDING_OF_DELTA", 0.0)
     monkeypatch.setattr(pld, "_ROUNDING_OF_DELTA_PER_STEP", 0.0)
     wanted = charge(3 * math.sqrt(100_000), ALMOST_ONE, 100_000, 1e-12)
-    assert abs(pld.PLD.account(wanted).epsilon / get_epsilon_gaussian(3.0, 1e-12) - 1) > 0.003
+    assert abs(pld.account(wanted).epsilon / get_epsilon_gaussian(3.0, 1e-12) - 1) > 0.003
 
 
 @pytest.mark.guarantees("PLD agrees with dp-accounting.")
@@ -138,9 +138,9 @@ def test_rdp_for_replacing_is_never_below_the_exact_gaussian(noise):
 @pytest.mark.parametrize("row", [TABLE[0], TABLE[6]])
 def test_two_changes_are_never_cheaper_than_the_exact_replacement(row, monkeypatch):
     exact = charge(*row[:4], adjacency="replace_one")
-    by_exchange = pld.PLD.account(exact)
+    by_exchange = pld.account(exact)
     monkeypatch.setattr(pld, "_replaces_exactly", lambda _: False)
-    by_two_changes = pld.PLD.account(exact)
+    by_two_changes = pld.account(exact)
     assert by_exchange.epsilon <= by_two_changes.epsilon <= 1.6 * by_exchange.epsilon
     assert "removing one and adding another" in by_two_changes.remark
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from dpbnn._validate import positive, refuse
 from dpbnn.privacy.accountants.charge import Charge
-from dpbnn.privacy.accountants.pld import coarse_epsilon
 from dpbnn.privacy.accountants.registry import account, quick_epsilon
 
 __all__ = ["least_noise"]
@@ -40,6 +39,8 @@ def least_noise(charge: Charge, epsilon: float) -> float:
 
     def spent_quickly(noise: float) -> float:
         return quick_epsilon(with_noise(noise))
+
+    from dpbnn.privacy.accountants.pld import coarse_epsilon  # which loads the accounting libraries
 
     def spent_roughly(noise: float) -> float:
         return min(coarse_epsilon(with_noise(noise)), spent_quickly(noise))

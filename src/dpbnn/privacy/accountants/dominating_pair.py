@@ -19,13 +19,14 @@ The loss log(upper / lower) grows with x, so that
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
+import numpy as np
+from dp_accounting.pld.pld_pmf import DensePLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
+from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
+from scipy.stats import binom
 
 __all__ = ["DominatingPair", "Losses", "PureLoss", "binomial_hits", "pairs_for_step"]
 
@@ -42,39 +43,36 @@ Mixture = tuple[tuple[float, float], ...]
 """Pairs of weight and mean, the mean in units of the noise."""
 
 
-class Losses:
+class Losses(ABC):
     """The privacy loss of a release, of which the hockey-stick divergences are known."""
 
     @property
+    @abstractmethod
     def components(self) -> int:
         """What one evaluation of the loss costs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loss_range(self) -> tuple[float, float]:
         """The least and the largest loss."""
-        raise NotImplementedError
 
-    def delta(self, epsilons: "np.ndarray") -> "np.ndarray":
+    @abstractmethod
+    def delta(self, epsilons: np.ndarray) -> np.ndarray:
         """The hockey-stick divergence at each epsilon."""
-        raise NotImplementedError
 
+    @abstractmethod
     def composed_points(self, interval: float, steps: int) -> float:
         """About how many grid points dp-accounting keeps after `steps` compositions."""
-        raise NotImplementedError
 
     def grid(self, interval: float) -> tuple[int, int]:
         """The first and last multiple of `interval` on which the loss is put."""
         low, high = self.loss_range()
         return math.floor(low / interval), math.ceil(high / interval)
 
-    def loss_distribution(self, interval: float) -> "DensePLDPmf":
+    def loss_distribution(self, interval: float) -> DensePLDPmf:
         """The distribution of the loss on multiples of `interval`, rounded so that no epsilon is understated.
 
         Doroshenko, Ghazi, Kamath, Kumar and Manurangsi (2022), "Connect the dots", as in dp-accounting.
         """
-        import numpy as np
-        from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
-
         first, last = self.grid(interval)
         deltas = self.delta(np.arange(first, last + 1) * interval)
         return create_pmf_pessimistic_connect_dots_fixed_gap(interval, first, last, deltas).to_dense_pmf()
@@ -96,21 +94,19 @@ class PureLoss(Losses):
     """
 
     epsilon: float
+    components = 2
 
-    @property
-    def components(self) -> int:  # noqa: D102 - the base says it, here and below
-        return 2
-
-    def loss_range(self) -> tuple[float, float]:  # noqa: D102
+    def loss_range(self) -> tuple[float, float]:
+        """Both losses that randomized response has."""
         return -self.epsilon, self.epsilon
 
-    def delta(self, epsilons: "np.ndarray") -> "np.ndarray":  # noqa: D102
-        import numpy as np
-
+    def delta(self, epsilons: np.ndarray) -> np.ndarray:
+        """The hockey-stick divergence at each epsilon."""
         within = -np.expm1(epsilons - self.epsilon) / (1 + np.exp(-self.epsilon))
         return np.clip(np.maximum(within, -np.expm1(epsilons)), 0, 1)
 
-    def composed_points(self, interval: float, steps: int) -> float:  # noqa: D102
+    def composed_points(self, interval: float, steps: int) -> float:
+        """About how many grid points dp-accounting keeps after `steps` compositions."""
         return steps * (2 * self.epsilon / interval + 2)
 
 
@@ -129,37 +125,28 @@ class DominatingPair(Losses):
 
     def span(self) -> tuple[float, float]:
         """The range of x that holds all but a negligible mass of the upper mixture."""
-        from scipy.special import ndtri
-
         reach = [(mean, float(ndtri(min(0.5, _TAIL / weight)))) for weight, mean in self.upper]
         return min(mean + tail for mean, tail in reach), max(mean - tail for mean, tail in reach)
 
-    def loss(self, x: "np.ndarray") -> "np.ndarray":
+    def loss(self, x: np.ndarray) -> np.ndarray:
         """The privacy loss log(upper(x) / lower(x)), a non-decreasing function."""
         return _log_ratio_to_unit(self.upper, x) - _log_ratio_to_unit(self.lower, x)
 
     def loss_range(self) -> tuple[float, float]:
         """The losses at both ends of the span."""
-        import numpy as np
-
         low, high = self.loss(np.array(self.span()))
         return float(low), float(high)
 
-    def delta(self, epsilons: "np.ndarray") -> "np.ndarray":
+    def delta(self, epsilons: np.ndarray) -> np.ndarray:
         """The hockey-stick divergence at each epsilon."""
-        import numpy as np
-        from scipy.special import log_ndtr, ndtr
-
         threshold = self._threshold(epsilons)
         above = sum(weight * ndtr(mean - threshold) for weight, mean in self.upper)
         below = sum(np.exp(epsilons + math.log(w) + log_ndtr(mean - threshold)) for w, mean in self.lower)
         deltas = np.clip(above - below + self.left_out, 0, 1)
         return np.maximum.accumulate(deltas[::-1])[::-1]  # rounding must not make it rise with epsilon
 
-    def _threshold(self, epsilons: "np.ndarray") -> "np.ndarray":
+    def _threshold(self, epsilons: np.ndarray) -> np.ndarray:
         """The x at which the loss reaches each epsilon: by chords, and by halving where they do not settle."""
-        import numpy as np
-
         steepest = max(abs(mean) for _, mean in self.upper + self.lower)
         low, high = self.span()
         size = min(_LARGEST_TABLE, (high - low) * _CELLS_PER_SCALE * max(1.0, steepest))
@@ -177,9 +164,7 @@ class DominatingPair(Losses):
         x[unsettled] = self._halved(epsilons[unsettled], start[unsettled], end[unsettled])
         return x
 
-    def _halved(self, epsilons: "np.ndarray", low: "np.ndarray", high: "np.ndarray") -> "np.ndarray":
-        import numpy as np
-
+    def _halved(self, epsilons: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         for _ in range(_HALVINGS if len(epsilons) else 0):
             middle = (low + high) / 2
             reached = self.loss(middle) >= epsilons
@@ -203,11 +188,8 @@ class DominatingPair(Losses):
 
 
 @lru_cache(maxsize=256)
-def _chernoff_moments(pair: DominatingPair) -> tuple["np.ndarray", "np.ndarray", "np.ndarray"]:
+def _chernoff_moments(pair: DominatingPair) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The orders l, and log E e^{-l loss} and log E e^{l loss} under the upper mixture."""
-    import numpy as np
-    from scipy.special import logsumexp, ndtr
-
     x = np.linspace(*pair.span(), 2001)
     weights = np.diff(sum(weight * ndtr(x - mean) for weight, mean in pair.upper))
     losses = pair.loss((x[1:] + x[:-1]) / 2)
@@ -217,10 +199,8 @@ def _chernoff_moments(pair: DominatingPair) -> tuple["np.ndarray", "np.ndarray",
     return orders, moments[0], moments[1]
 
 
-def _log_ratio_to_unit(mixture: Mixture, x: "np.ndarray") -> "np.ndarray":
+def _log_ratio_to_unit(mixture: Mixture, x: np.ndarray) -> np.ndarray:
     """log( sum_i w_i N(x; m_i, 1) / N(x; 0, 1) ) = logsumexp_i( log w_i + m_i x - m_i^2 / 2 )."""
-    import numpy as np
-
     terms = (math.log(weight) + mean * x - mean * mean / 2 for weight, mean in mixture)
     total = next(terms)
     for term in terms:
@@ -239,11 +219,8 @@ def pairs_for_step(sampling_rate: float, noise: float, records: int, adjacency: 
     return [DominatingPair(moved, still, left_out), DominatingPair(still, moved_back)]
 
 
-def binomial_hits(records: int, rate: float) -> tuple["np.ndarray", "np.ndarray", float]:
+def binomial_hits(records: int, rate: float) -> tuple[np.ndarray, np.ndarray, float]:
     """How many of a person's records a batch can hold, with what weights, and the weight left out."""
-    import numpy as np
-    from scipy.stats import binom
-
     first = max(0, int(binom.ppf(_TAIL, records, rate)) - 1)
     last = min(records, int(binom.isf(_TAIL, records, rate)) + 1)
     hits = np.arange(first, last + 1)

@@ -5,20 +5,25 @@ several records. For a release of which only a pure epsilon is known dp-accounti
 stands for it, which every accountant refuses, and never one that could be cheaper.
 """
 
-from typing import TYPE_CHECKING
+from dp_accounting import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    NonPrivateDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+    UnsupportedDpEvent,
+)
+from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+from scipy.stats import binom
 
 from dpbnn.privacy.accountants.charge import Charge
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
 
 __all__ = ["composed_event"]
 
 
-def composed_event(charge: Charge) -> "DpEvent":
+def composed_event(charge: Charge) -> DpEvent:
     """The event of all steps, and of what was bought before them."""
-    from dp_accounting import ComposedDpEvent, NonPrivateDpEvent, SelfComposedDpEvent, UnsupportedDpEvent
-
     if any(noise == 0 for noise, _ in charge.noise_levels):
         return NonPrivateDpEvent()
     pure = [UnsupportedDpEvent() for _ in charge.pure_epsilons]
@@ -26,11 +31,7 @@ def composed_event(charge: Charge) -> "DpEvent":
     return runs[0] if len(runs) == 1 else ComposedDpEvent(runs)
 
 
-def _step(charge: Charge, noise: float) -> "DpEvent":
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-    from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
-    from scipy.stats import binom
-
+def _step(charge: Charge, noise: float) -> DpEvent:
     rate, most = charge.sampling_rate, charge.records_per_person
     if rate == 1:
         return GaussianDpEvent(noise / most)

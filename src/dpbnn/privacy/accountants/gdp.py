@@ -9,16 +9,19 @@ It exists to reproduce published figures. It can understate epsilon badly: at no
 delta 1e-6 it says 0.98 where the true value is 4.24.
 
     >>> from dpbnn.privacy.accountants.charge import Charge
-    >>> round(GDP.account(Charge(sampling_rate=0.01, noise_levels=((1.0, 1000),), delta=1e-5)).epsilon, 4)
+    >>> round(account(Charge(sampling_rate=0.01, noise_levels=((1.0, 1000),), delta=1e-5)).epsilon, 4)
     1.6177
 """
 
 import math
 
-from dpbnn.privacy.accountants.charge import Accountant, Accounting, Charge
+import numpy as np
+from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+
+from dpbnn.privacy.accountants.charge import Accounting, Charge
 from dpbnn.privacy.accountants.dominating_pair import binomial_hits
 
-__all__ = ["GDP"]
+__all__ = ["account"]
 
 _REMARK = "approximation by the central limit theorem, not a bound: the true epsilon can be far larger"
 _LARGEST_MU = 1e6
@@ -36,8 +39,6 @@ def account(charge: Charge) -> Accounting:
 
 
 def _chi_squared(charge: Charge, noise: float) -> float:
-    import numpy as np
-
     limit, rate = charge.records_per_person, charge.sampling_rate
     hits, weights, _ = binomial_hits(limit, rate)
     with np.errstate(over="ignore"):
@@ -45,18 +46,6 @@ def _chi_squared(charge: Charge, noise: float) -> float:
 
 
 def _epsilon(mu: float, delta: float) -> float:
-    from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
-
     if mu > _LARGEST_MU:
         return math.inf
     return float(get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
-
-
-GDP = Accountant(
-    "gdp",
-    "Gaussian differential privacy by the central limit theorem (GDP)",
-    account,
-    is_bound=False,
-    covers_several_records=True,
-    covers_pure_releases=True,
-)

@@ -5,7 +5,7 @@ upper bound on every grid; a finer one is tighter and dearer. So the grid starts
 long as that helps and its size, estimated beforehand, fits the limits on time and memory.
 
     >>> from dpbnn.privacy.accountants.charge import Charge
-    >>> round(PLD.account(Charge(sampling_rate=0.01, noise_levels=((1.0, 1000),), delta=1e-5)).epsilon, 4)
+    >>> round(account(Charge(sampling_rate=0.01, noise_levels=((1.0, 1000),), delta=1e-5)).epsilon, 4)
     1.8282
 """
 
@@ -13,15 +13,14 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from functools import reduce
-from typing import TYPE_CHECKING
 
-from dpbnn.privacy.accountants.charge import ADJACENCIES, Accountant, Accounting, Charge
+import numpy as np
+from dp_accounting.pld.pld_pmf import DensePLDPmf, compose_pmfs
+
+from dpbnn.privacy.accountants.charge import Accounting, Charge
 from dpbnn.privacy.accountants.dominating_pair import Losses, PureLoss, pairs_for_step
 
-if TYPE_CHECKING:
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
-
-__all__ = ["PLD", "coarse_epsilon"]
+__all__ = ["account", "coarse_epsilon"]
 
 _INTERVALS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 _FIRST_INTERVAL = 1e-3
@@ -53,8 +52,6 @@ def account(charge: Charge) -> Accounting:
         PLD stays valid at small delta and many steps.
         PLD agrees with dp-accounting.
     """
-    import numpy as np
-
     if charge.delta <= _rounding_of_delta(charge):
         return _no_answer("delta is within the rounding error of so many steps")
     if min(noise for noise, _ in charge.noise_levels) < _SMALLEST_NOISE:
@@ -65,8 +62,6 @@ def account(charge: Charge) -> Accounting:
 
 def coarse_epsilon(charge: Charge) -> float:
     """As `account`, on the first grid only: a little more than its epsilon for a tenth of the time."""
-    import numpy as np
-
     with np.errstate(all="ignore"):
         return _refine(charge, finest=_FIRST_INTERVAL).epsilon
 
@@ -184,20 +179,7 @@ def _epsilon_of_two_changes(
     return min(with_share(share) for share in _SHARES_OF_DELTA)
 
 
-def _compose(steps: list[Step], interval: float) -> "DensePLDPmf":
-    from dp_accounting.pld.pld_pmf import compose_pmfs
-
+def _compose(steps: list[Step], interval: float) -> DensePLDPmf:
     once = ((pair.loss_distribution(interval), count) for pair, count in steps)
     levels = (losses if count == 1 else losses.self_compose(count) for losses, count in once)
     return reduce(lambda first, second: compose_pmfs(first, second, 1e-15), levels)
-
-
-PLD = Accountant(
-    "pld",
-    "privacy loss distributions (PLD)",
-    account,
-    is_bound=True,
-    adjacencies=ADJACENCIES,
-    covers_several_records=True,
-    covers_pure_releases=True,
-)

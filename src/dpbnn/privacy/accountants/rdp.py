@@ -5,7 +5,7 @@ The Renyi divergences of the steps add up at every order; the best order convert
     eps = min_a [ rdp(a) + log(1 - 1/a) - log(delta a) / (a - 1) ]
 
     >>> from dpbnn.privacy.accountants.charge import Charge
-    >>> round(RDP.account(Charge(sampling_rate=0.01, noise_levels=((1.0, 1000),), delta=1e-5)).epsilon, 4)
+    >>> round(account(Charge(sampling_rate=0.01, noise_levels=((1.0, 1000),), delta=1e-5)).epsilon, 4)
     2.1014
 """
 
@@ -14,14 +14,14 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from dpbnn.privacy.accountants.charge import ADJACENCIES, Accountant, Accounting, Charge
+import numpy as np
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.rdp import RdpAccountant, compute_epsilon
 
-if TYPE_CHECKING:
-    import numpy as np
+from dpbnn.privacy.accountants.charge import Accounting, Charge
 
-__all__ = ["RDP", "divergences", "pure_divergences"]
+__all__ = ["account", "divergences", "pure_divergences"]
 
 _ROUNDING_PER_STEP = 1e-15  # what float64 can lose in one step's divergence, added so that the bound still holds
 _MANY_LEVELS = 16  # beyond it only whole orders are tried, which is as valid and several times quicker
@@ -36,9 +36,6 @@ def account(charge: Charge) -> Accounting:
         RDP is never far below PLD.
         RDP for replacing is never below the exact Gaussian.
     """
-    import numpy as np
-    from dp_accounting.rdp import RdpAccountant, compute_epsilon
-
     orders, remark = RdpAccountant().orders, ""
     if len(charge.noise_levels) > _MANY_LEVELS:
         orders = orders[orders == np.round(orders)]
@@ -51,24 +48,20 @@ def account(charge: Charge) -> Accounting:
     return Accounting(float(compute_epsilon(orders, found, charge.delta)[0]), "rdp", remark)
 
 
-def _of_two_changes(orders: "np.ndarray", divergences: "np.ndarray") -> "np.ndarray":
+def _of_two_changes(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:
     """The divergence of removing one person and adding another, by the weak triangle inequality.
 
     D_a(P || R) <= (a - 1/2) / (a - 1) D_{2a}(P || Q) + D_{2a-1}(Q || R)   (Mironov 2017, Proposition 11)
 
     Divergences grow with the order, so the next listed order stands for one that is not listed.
     """
-    import numpy as np
-
     listed = np.append(divergences, math.inf)
     at_double, at_one_less = (listed[np.searchsorted(orders, wanted - 1e-9)] for wanted in (2 * orders, 2 * orders - 1))
     return (orders - 0.5) / (orders - 1) * at_double + at_one_less
 
 
-def divergences(charge: Charge, orders: tuple[float, ...]) -> "np.ndarray":
+def divergences(charge: Charge, orders: tuple[float, ...]) -> np.ndarray:
     """Of the whole charge at each order, for records that are added or removed (or replaced, at rate 1)."""
-    import numpy as np
-
     if charge.sampling_rate == 1:
         pure = sum(pure_divergences(charge.records_changed * own, orders) for own in charge.pure_epsilons)
         return np.asarray(_one_step(1.0, charge.full_batch_noise, orders)) + pure
@@ -82,22 +75,17 @@ def divergences(charge: Charge, orders: tuple[float, ...]) -> "np.ndarray":
     return total
 
 
-def pure_divergences(epsilon: float, orders: Sequence[float]) -> "np.ndarray":
+def pure_divergences(epsilon: float, orders: Sequence[float]) -> np.ndarray:
     """Those of randomized response, of which everything that is private without a delta is post-processing.
 
     D_a = log[ (e^{a eps} + e^{(1 - a) eps}) / (1 + e^eps) ] / (a - 1)
     """
-    import numpy as np
-
     a = np.asarray(orders)
     return (np.logaddexp(a * epsilon, (1 - a) * epsilon) - np.logaddexp(0.0, epsilon)) / (a - 1)
 
 
 @lru_cache(maxsize=1024)
 def _one_step(sampling_rate: float, noise: float, orders: tuple[float, ...]) -> tuple[float, ...]:
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
     if noise < _SMALLEST_NOISE:
         return (math.inf,) * len(orders)
     accountant = RdpAccountant(orders)
@@ -120,15 +108,3 @@ def _unconverged_orders_left_out_quietly() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(wanted)
-
-
-RDP = Accountant(
-    "rdp",
-    "Renyi differential privacy (RDP)",
-    account,
-    is_bound=True,
-    is_quick=True,
-    adjacencies=ADJACENCIES,
-    covers_several_records=True,
-    covers_pure_releases=True,
-)

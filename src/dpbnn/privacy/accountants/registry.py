@@ -14,20 +14,37 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from importlib import import_module
 from types import MappingProxyType
 
 from dpbnn._validate import one_of
 from dpbnn.errors import DpbnnError
-from dpbnn.privacy.accountants.charge import Accountant, Accounting, Charge
-from dpbnn.privacy.accountants.gdp import GDP
-from dpbnn.privacy.accountants.pld import PLD
-from dpbnn.privacy.accountants.rdp import RDP
+from dpbnn.privacy.accountants.charge import ADJACENCIES, Accountant, Accounting, Charge
 
 __all__ = ["ACCOUNTANTS", "account", "bounds", "foreign_module", "quick_epsilon", "register", "unregister"]
 
-OWN = (PLD, RDP, GDP)
-"""The package's; of two bounds that agree the first stands."""
 HOPELESS_EPSILON = 1000.0
+
+
+def _own(
+    name: str, title: str, *, is_bound: bool = True, is_quick: bool = False, adjacencies: tuple[str, ...] = ADJACENCIES
+) -> Accountant:
+    """The `account` of the module of that name, whose libraries are loaded when it is asked."""
+
+    def compute(charge: Charge) -> Accounting:
+        answer: Accounting = import_module(f"dpbnn.privacy.accountants.{name}").account(charge)
+        return answer
+
+    covers = {"covers_several_records": True, "covers_pure_releases": True}
+    return Accountant(name, title, compute, is_bound, is_quick, adjacencies, **covers)
+
+
+OWN = (
+    _own("pld", "privacy loss distributions (PLD)"),
+    _own("rdp", "Renyi differential privacy (RDP)", is_quick=True),
+    _own("gdp", "Gaussian DP by the central limit theorem (GDP)", is_bound=False, adjacencies=("add_or_remove",)),
+)
+"""The package's; of two bounds that agree the first stands."""
 
 _registered = {accountant.name: accountant for accountant in OWN}
 ACCOUNTANTS: Mapping[str, Accountant] = MappingProxyType(_registered)
