@@ -231,7 +231,7 @@ def test_priors_within_a_group_check_their_own_names():
     [
         ((0.1, {}), "default must be a Prior"),
         ((Gaussian, {}), r"default must be a Prior .* got the class Gaussian \(write Gaussian\(...\)\)"),
-        ((Gaussian(0.1), {"*bias": 0.1}), r"overrides\['\*bias'\] must be a Prior such as Flat\(\), got 0.1"),
+        ((Gaussian(0.1), {"*bias": 0.1}), r"overrides\['\*bias'\] must be a Prior \(Flat, .*\), got 0.1"),
         ((Gaussian(0.1), {1: Flat()}), "A pattern in overrides must be a string such as '\\*bias', got 1"),
         ((Gaussian(0.1), [("*bias", Flat())]), "overrides must be a mapping"),
     ],

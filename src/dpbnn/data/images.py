@@ -1,8 +1,8 @@
-"""MNIST and Fashion-MNIST: from a folder of the user's, from the cache, or by download.
+"""MNIST and Fashion-MNIST: from your folder, from the cache, or by download.
 
-Looked for in this order:
+The files are looked for in this order:
 
-1. ``$DPBNN_DATA/<name>/``, where the four files lie as they were published;
+1. ``$DPBNN_DATA/<name>/``, which holds the four files as they were published;
 2. the cache of earlier downloads, ``$DPBNN_CACHE`` or the usual place of the operating system;
 3. the publisher's server, or ``$DPBNN_MIRROR/<name>/`` where that is set, into the cache.
 
@@ -33,7 +33,7 @@ TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.
 
 @dataclass(frozen=True)
 class Source:
-    """Where a set comes from; `mean` and `deviation` are public constants, known since it was published."""
+    """Where a set comes from; `mean` and `deviation` of its pixels are public constants."""
 
     url: str
     mean: float
@@ -67,7 +67,7 @@ IMAGE_SETS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Images:
     """Pixels from 0 to 1, ``[records, 1, 28, 28]``, and labels from 0 to 9."""
 
@@ -78,13 +78,13 @@ class Images:
     y_test: Tensor
 
     def standardized(self) -> "Images":
-        """With pixels shifted and scaled by the public constants."""
+        """The same images, their pixels shifted and scaled by the public constants."""
         source = IMAGE_SETS[self.name]
         x, x_test = ((pixels - source.mean) / source.deviation for pixels in (self.x, self.x_test))
         return Images(self.name, x, self.y, x_test, self.y_test)
 
     def to(self, device: str) -> "Images":
-        """On this device."""
+        """The same images on this device."""
         return Images(self.name, *(part.to(device) for part in (self.x, self.y, self.x_test, self.y_test)))
 
 
@@ -102,8 +102,8 @@ def load_images(name: str) -> Images:
 
 
 def _found(name: str, source: Source) -> dict[str, Path]:
-    """The user's own files, or those of an earlier download; nothing where some are missing."""
-    folders = [Path(own) / name] if (own := os.environ.get("DPBNN_DATA")) else []
+    """The user's files, or those of an earlier download; empty where some are missing."""
+    folders = [Path(data) / name] if (data := os.environ.get("DPBNN_DATA")) else []
     for folder in [*folders, _cache() / name]:
         files = {part: folder / part for part in source.sums}
         if all(file.is_file() for file in files.values()):
@@ -115,9 +115,9 @@ def _found(name: str, source: Source) -> dict[str, Path]:
 
 
 def _cache() -> Path:
-    """As pooch has it, which is asked only for a download."""
-    if own := os.environ.get("DPBNN_CACHE"):
-        return Path(own)
+    """The folder that pooch would use; pooch itself is only needed for a download."""
+    if cache := os.environ.get("DPBNN_CACHE"):
+        return Path(cache)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dpbnn"
 
 
@@ -132,7 +132,7 @@ def _fetched(name: str, source: Source) -> dict[str, Path]:
         ) from error
     mirror = os.environ.get("DPBNN_MIRROR")
     url = f"{mirror.rstrip('/')}/{name}" if mirror else source.url
-    registry = {part: f"sha256:{own}" for part, own in source.sums.items()}
+    registry = {part: f"sha256:{digest}" for part, digest in source.sums.items()}
     downloads = pooch.create(path=_cache() / name, base_url=f"{url}/", registry=registry, retry_if_failed=1)
     try:
         return {part: Path(downloads.fetch(part)) for part in registry}

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from dpbnn import _validate
 from dpbnn.device.flat import joined
 from dpbnn.errors import DpbnnError
-from dpbnn.models.priors import Flat, Gaussian, Prior
+from dpbnn.models.priors import Flat, Gaussian, Prior, checked_prior
 from dpbnn.schedule import Schedule, as_schedule, runs_of, value_at
 from dpbnn.types import Weights
 
@@ -164,8 +164,7 @@ def as_rate(name: str, value: object) -> float:
 
 def check_prior(prior: object) -> None:
     """Refuse what is no prior."""
-    if not isinstance(prior, Prior):
-        _validate.refuse("prior", "a Prior such as Gaussian(0.1) or Flat()", prior)
+    checked_prior("prior", prior)
 
 
 def prior_term(prior: Prior, weights: Weights, divisor: float) -> Term:

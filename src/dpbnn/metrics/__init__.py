@@ -1,4 +1,4 @@
-"""What a prediction is worth, measured on records whose answers are known.
+"""How good predictions are, measured on records whose answers are known.
 
     >>> import torch, dpbnn.metrics
     >>> from dpbnn.prediction import ClassPrediction
@@ -23,8 +23,8 @@ __all__ = ["classification", "evaluate", "regression", "uncertainty"]
 def evaluate(prediction: Prediction, y: Any) -> dict[str, float]:
     """All figures of a prediction, by name; `y` holds its labels or targets.
 
-    Figures measured on private data have no noise on them and are outside the guarantee: measure on public or held-out
-    data whose publication was agreed to, or keep the figures with the data.
+    Figures measured on private data have no noise on them and are outside the guarantee. Measure on public or held-out
+    data that may be published, or keep the figures with the data.
 
     For classes: accuracy, negative log-likelihood, Brier score, the three calibration errors (15 bins), mean entropy
     and its parts, and the area under the rejection curve by entropy. For real outputs: root mean squared error,

@@ -1,12 +1,12 @@
-"""How good predicted probabilities of classes are, and whether they can be taken at their word.
+"""How good predicted probabilities of classes are, and whether they are calibrated.
 
     NLL   = -mean_i log p_i[y_i]
     Brier = mean_i sum_k (p_i[k] - [y_i = k])^2
     ECE   = sum_m (n_m / n) |accuracy_m - confidence_m|,      MCE = max_m |accuracy_m - confidence_m|
 
-Calibration is that of the top label: a record's confidence is the probability of its most probable class (the first of
-them, where several are equal), and bins are made of confidences. Every function takes any probabilities
-``[records, classes]`` and labels ``[records]``, as tensors, arrays or lists.
+Calibration is that of the top label: a record's confidence is the probability of its most probable class (of several
+equal ones the first), and confidences are put into bins. Every function takes any probabilities ``[records, classes]``
+and labels ``[records]``, as tensors, arrays or lists.
 
     >>> probabilities, labels = [[0.8, 0.2], [0.6, 0.4], [0.1, 0.9], [0.7, 0.3]], [0, 1, 1, 0]
     >>> accuracy(probabilities, labels)
@@ -45,9 +45,9 @@ NORMAL_95 = 1.959964
 """Standard deviations that hold 95 % of a normal distribution."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ReliabilityCurve:
-    """For each bin of confidence, ``(edges[m], edges[m + 1]]``: what was claimed and what was true.
+    """For each bin of confidence, ``(edges[m], edges[m + 1]]``: the mean confidence and the accuracy.
 
     `edges` has one entry more than the others. `confidence` (the mean in the bin) and `accuracy` are NaN where `count`
     is zero.
@@ -83,7 +83,7 @@ class ReliabilityCurve:
         return (centre - reach) / (1 + spread), (centre + reach) / (1 + spread)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ConfidenceHistogram:
     """How many records have a confidence in ``(edges[m], edges[m + 1]]``, the correct and the wrong ones apart."""
 

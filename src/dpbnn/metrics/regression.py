@@ -4,9 +4,9 @@
     CRPS     = E|Y - y| - E|Y - Y'| / 2,     Y and Y' two independent draws from the prediction
     coverage = the share of targets inside the central interval that should hold `level` of them
 
-The outputs of a record are independent given the weights, not otherwise: the NLL is that of the whole record. The other
-figures treat each output by itself and average over records and outputs, which should then have one unit.
-A prediction of one's own takes part as ``RealPrediction(means, variances)``, both ``[draws, records, outputs]``.
+The outputs of a record are independent given the weights, not otherwise, so the NLL is that of the whole record. The
+other figures treat each output by itself and average over records and outputs, which should then have one unit.
+For a prediction of your own, make a ``RealPrediction(means, variances)``, both ``[draws, records, outputs]``.
 
     >>> import torch
     >>> from dpbnn.prediction import RealPrediction
@@ -45,9 +45,9 @@ VALUES_AT_A_TIME = 2**18
 """Of the means: a few times 2 MiB of working memory, however large the prediction."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class CoverageCurve:
-    """What share of the targets, `count` of them, lies in the central intervals of each level."""
+    """The share of `count` targets that lies in the central intervals of each level."""
 
     level: Tensor
     coverage: Tensor
@@ -66,7 +66,7 @@ def rmse(prediction: RealPrediction, targets: Any) -> float:
 
 
 def negative_log_likelihood(prediction: RealPrediction, targets: Any) -> float:
-    """Of the mixture, per record, in nats; outputs of a record are taken together, as in the likelihoods."""
+    """Of the mixture, in nats, averaged over the records; a record's outputs are taken together, as in likelihoods."""
     total = 0.0
     for part, y in _parts(prediction, as_targets(targets, prediction)):
         terms = (y - part.means).square() / part.variances + part.variances.log() + math.log(2 * math.pi)

@@ -1,4 +1,4 @@
-"""Whether a model knows what it does not know.
+"""Whether a model is uncertain where it is wrong, and about records unlike those it has seen.
 
 AUROC     = P(score of a foreign record > score of an ordinary one) + P(equal) / 2
 rejection = accuracy on the records that are kept when the most uncertain ones are left to a person
@@ -22,7 +22,7 @@ from dpbnn.prediction import ClassPrediction, Prediction
 __all__ = ["RejectionCurve", "mean_uncertainty", "out_of_distribution_auroc", "rejection_curve"]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class RejectionCurve:
     """The accuracy of what is kept when 0, 1, ..., n - 1 of n records are rejected, the most uncertain first."""
 
@@ -46,8 +46,8 @@ class RejectionCurve:
 def out_of_distribution_auroc(score_in: Any, score_out: Any) -> float:
     """How well a score (higher means less sure) tells foreign records from ordinary ones.
 
-    1 is perfect, 1/2 is chance, and less means that foreign records look surer. Exact: every pair of an ordinary and a
-    foreign record counts 1, 1/2 for a tie or 0, by ranks instead of pair by pair.
+    1 is perfect, 1/2 is chance, and less means that foreign records look surer. Exact: computed from ranks, every pair
+    of an ordinary and a foreign record counts 1, 0, or 1/2 for a tie.
     """
     ordinary, foreign = as_scores("score_in", score_in).sort().values, as_scores("score_out", score_out)
     below = torch.searchsorted(ordinary, foreign).sum()
@@ -56,22 +56,22 @@ def out_of_distribution_auroc(score_in: Any, score_out: Any) -> float:
 
 
 def rejection_curve(uncertainty: Any, correct: Any) -> RejectionCurve:
-    """Accuracy against the share rejected, from `uncertainty` (rejected from the top) and whether each was `correct`.
+    """Accuracy against the share rejected, the largest `uncertainty` first; `correct` says which answers are right.
 
     `correct` holds booleans, not labels: from labels y they are ``prediction.labels == torch.as_tensor(y)``.
     Records of equal uncertainty are rejected in random order: the curve is the expectation over it.
     """
-    doubt = as_scores("uncertainty", uncertainty)
-    right = mean_over_ties(doubt, as_correctness(correct, len(doubt)))[doubt.argsort()]
-    kept = torch.arange(1, len(doubt) + 1, dtype=torch.float64)
-    return RejectionCurve(1 - kept.flip(0) / len(doubt), (right.cumsum(dim=0) / kept).flip(0))
+    scores = as_scores("uncertainty", uncertainty)
+    right = mean_over_ties(scores, as_correctness(correct, len(scores)))[scores.argsort()]
+    kept = torch.arange(1, len(scores) + 1, dtype=torch.float64)
+    return RejectionCurve(1 - kept.flip(0) / len(scores), (right.cumsum(dim=0) / kept).flip(0))
 
 
 def mean_uncertainty(prediction: Prediction) -> dict[str, float]:
-    """The average doubt and where it comes from: in nats for classes, as standard deviations for real outputs.
+    """The mean uncertainty and its two sources: in nats for classes, as standard deviations for real outputs.
 
-    Entropy is expected entropy (noise in the data) plus mutual information (doubt about the weights); the squares of
-    the standard deviations add up likewise.
+    Entropy is expected entropy (noise in the data) plus mutual information (uncertainty about the weights); the squares
+    of the standard deviations add up likewise.
     """
     if isinstance(prediction, ClassPrediction):
         parts = {

@@ -1,1 +1,1 @@
-"""Networks, likelihoods and priors."""
+"""Networks, likelihoods, priors, dropout, and replicas of a user's module."""

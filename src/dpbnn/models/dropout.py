@@ -1,4 +1,4 @@
-"""Dropout as a source of doubt: placing its layers in a network, and keeping their masks on at prediction.
+"""Dropout as a source of uncertainty: where its layers go in a network, and masks that stay on at prediction.
 
     >>> from torch import nn
     >>> network = with_dropout(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), 0.1)
@@ -7,7 +7,7 @@
     >>> list(network.state_dict())
     ['0.weight', '0.bias', '2.weight', '2.bias']
 
-Masks come from modules only: a call of ``F.dropout`` inside somebody's `forward` is seen by nobody.
+Masks come from modules only: a call of ``F.dropout`` inside a `forward` is not seen.
 """
 
 import copy
@@ -31,7 +31,7 @@ ACTIVATIONS = (
     *(nn.Sigmoid, nn.LogSigmoid, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Tanh, nn.Tanhshrink),
     *(nn.Softplus, nn.Softsign, nn.Softshrink, nn.Hardshrink, nn.Threshold),
 )
-"""Modules without parameters, whose place another module can take without renaming a weight."""
+"""Modules without parameters: another module can take their place, and no weight changes its name."""
 
 
 def dropout_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -49,7 +49,7 @@ def _draws_masks(module: nn.Module) -> bool:
 
 @contextmanager
 def masks_on(model: nn.Module) -> Iterator[None]:
-    """Dropout layers draw masks, all other modules are in evaluation mode; then every module's own mode again."""
+    """Inside, dropout layers draw masks and all other modules are in evaluation mode; then modes are as before."""
     with evaluating(model), without_fast_path():
         for _, module in dropout_layers(model):
             module.training = True
@@ -59,9 +59,9 @@ def masks_on(model: nn.Module) -> Iterator[None]:
 def with_dropout(model: nn.Module, rate: float) -> nn.Module:
     """A copy of the model with a dropout layer after every hidden activation.
 
-    Activations are found as modules (ReLU, Tanh, GELU and the like), wherever they are registered; the one at the very
-    end of a `Sequential` is the output's and gets none. All weights keep their names and values, so that weights move
-    freely between the copy and the model.
+    Activations are modules (ReLU, Tanh, GELU and the like), wherever they are registered; one at the very end of a
+    `Sequential` belongs to the output and gets none. All weights keep their names and values, so weights move freely
+    between the copy and the model.
 
     Args:
         model: any module without dropout layers; it is not changed.
@@ -92,9 +92,9 @@ def with_dropout(model: nn.Module, rate: float) -> nn.Module:
 
 
 def _place(model: nn.Module, rate: float) -> bool:
-    """Put a dropout layer behind every hidden activation, in place; whether there was one."""
+    """Put a dropout layer behind every hidden activation, in place; returns whether there was one."""
     output = _output_place(model)
-    replacements: dict[nn.Module, nn.Module] = {}  # one for each activation, however often it is registered
+    replacements: dict[nn.Module, nn.Module] = {}  # one for each activation, which may be registered twice
     for parent in list(model.modules()):
         if isinstance(parent, ParametrizationList):
             continue  # what is in there shapes weights, not units

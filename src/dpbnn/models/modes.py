@@ -1,4 +1,4 @@
-"""Evaluation mode for a while."""
+"""Evaluation mode inside a `with`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ __all__ = ["evaluating"]
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and then every module's own mode again."""
+    """Inside, the model is in evaluation mode; then every module's mode is as before."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

@@ -3,8 +3,8 @@
     >>> MLP(64, [32], 10)(__import__("torch").zeros(2, 64)).shape
     torch.Size([2, 10])
 
-With `dropout`, a layer of it follows every hidden activation; the weights keep their names. Any other
-`torch.nn.Module` trains just as well; it is passed to `dpbnn.load` again.
+With `dropout`, a dropout layer follows every hidden activation; the weights keep their names. Any other
+`torch.nn.Module` trains just as well; `dpbnn.load` then asks for it again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class MLP(nn.Module):
 
 
 class _Layers(nn.Sequential):
-    """One after another; a ReLU before a pool is left to the pool, which does both in one pass."""
+    """A `Sequential` that leaves a ReLU before a pool to the pool, which does both in one pass."""
 
     def forward(self, input: Tensor) -> Tensor:
         rectify = False
@@ -98,7 +98,7 @@ def _activation(name: str, dropout: float) -> nn.Module:
 
 
 def _dropout_setting(dropout: float) -> dict[str, float]:
-    """Nothing where there is none: the release of a plain network then loads in earlier versions too."""
+    """Nothing without dropout: the release of a plain network then loads in earlier versions too."""
     return {"dropout": _validate.fraction("dropout", dropout)} if dropout != 0 else {}
 
 
@@ -106,7 +106,7 @@ NETWORKS: dict[str, type[MLP | CNN]] = {"MLP": MLP, "CNN": CNN}
 
 
 def rebuild(name: str, settings: Mapping[str, Any]) -> nn.Module:
-    """A network of ours from what its release says about it; its weights are drawn, and nobody's draws are touched.
+    """One of these networks from what its release says about it, with freshly drawn weights.
 
     Guarantees:
         Torch's default generator is left as it was.

@@ -7,9 +7,9 @@
 A prior takes no data, so that its gradient is added outside the clip and costs no privacy. It acts on the network's
 weights; a likelihood's own weights have a flat prior.
 
-A prior of one's own is a subclass of `Prior` with `energy`; its gradient then comes from autograd, unless
-`energy_gradient` is given too, which is called at every step. Make it a frozen dataclass: its ``repr`` is what a
-checkpoint and a release know it by.
+A prior of your own is a subclass of `Prior` with `energy`. Its gradient comes from autograd, unless you write
+`energy_gradient` too, which is called at every step. Make it a frozen dataclass: checkpoints and releases know it by
+its ``repr``.
 """
 
 import math
@@ -26,7 +26,7 @@ from dpbnn import _validate
 from dpbnn.errors import DpbnnError
 from dpbnn.types import Weights
 
-__all__ = ["Flat", "Gaussian", "Grouped", "Laplace", "Prior", "ScaleMixture"]
+__all__ = ["PRIORS", "Flat", "Gaussian", "Grouped", "Laplace", "Prior", "ScaleMixture", "checked_prior"]
 
 HALF_LOG_TWO_PI = math.log(2 * math.pi) / 2
 NAMES_SHOWN = 8
@@ -40,14 +40,14 @@ class Prior(ABC):
         """``r(w) = -log p(w)`` summed over all weights, constants included: one number, which autograd can follow."""
 
     def energy_gradient(self, weights: Weights) -> Weights:
-        """``grad r(w)`` for each weight, as plain numbers; by autograd unless a prior knows better."""
+        """``grad r(w)`` for each weight, without a graph; by autograd, unless a prior has a formula."""
         leaves = {name: values.detach().requires_grad_() for name, values in weights.items()}
         with torch.enable_grad():
             gradients = torch.autograd.grad(self.energy(leaves), list(leaves.values()), materialize_grads=True)
         return dict(zip(leaves, gradients, strict=True))
 
     def check(self, names: Collection[str]) -> None:  # noqa: B027 - nothing to refuse by default
-        """Refuse a network whose weights do not fit; called with their names before training."""
+        """Refuse weights that do not fit, by their names; called before training."""
 
     def for_weight(self, name: str) -> "Prior":
         """The prior of one weight by its name."""
@@ -75,7 +75,7 @@ class Gaussian(Prior):
 
 @dataclass(frozen=True)
 class Laplace(Prior):
-    """Independent, of density ``exp(-|w| / scale) / (2 scale)``: most weights near zero, some far out."""
+    """Independent, with density ``exp(-|w| / scale) / (2 scale)``: most weights near zero, some far out."""
 
     scale: float
 
@@ -96,7 +96,7 @@ class Laplace(Prior):
 class ScaleMixture(Prior):
     """Each weight by itself ``weight * N(0, wide^2) + (1 - weight) * N(0, narrow^2)``.
 
-    Weights near zero are held there, the few that the data asks for go free. With
+    Weights near zero are held there; the few that the data needs move freely. With
 
         z = log((1 - weight) wide / (weight narrow)) - d w^2 / 2,    d = 1 / narrow^2 - 1 / wide^2
 
@@ -130,12 +130,12 @@ class ScaleMixture(Prior):
 
     def energy_gradient(self, weights: Weights) -> Weights:
         """``w / wide^2 + d w sigmoid(z)``"""
-        found = {}
+        gradients = {}
         for name, attached in weights.items():
             values = attached.detach()
             narrow_part = self._logit(values).sigmoid_().mul_(values)
-            found[name] = narrow_part.mul_(self._excess).add_(values, alpha=1 / self.wide**2)
-        return found
+            gradients[name] = narrow_part.mul_(self._excess).add_(values, alpha=1 / self.wide**2)
+        return gradients
 
     @property
     def _excess(self) -> float:
@@ -148,10 +148,10 @@ class ScaleMixture(Prior):
 
 @dataclass(frozen=True)
 class Flat(Prior):
-    """No preference: ``grad r(w) = 0``. It is no density (its integral is infinite); its energy is 0 by convention."""
+    """No preference: ``grad r(w) = 0``. Not a density (its integral is infinite); its energy is 0 by convention."""
 
     def energy(self, weights: Weights) -> Tensor:
-        """Zero, which is a convention: a divergence from this prior means nothing by itself."""
+        """Zero by convention: a divergence from this prior means nothing by itself."""
         return _total(values.new_zeros(()) for values in weights.values())
 
     def energy_gradient(self, weights: Weights) -> Weights:
@@ -175,15 +175,13 @@ class Grouped(Prior):
     overrides: Mapping[str, Prior]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.default, Prior):
-            _validate.refuse("default", "a Prior such as Gaussian(0.1)", self.default)
+        checked_prior("default", self.default)
         if not isinstance(self.overrides, Mapping):
             _validate.refuse("overrides", "a mapping from patterns to priors", self.overrides)
         for pattern, prior in self.overrides.items():
             if not isinstance(pattern, str):
                 _validate.refuse("A pattern in overrides", "a string such as '*bias'", pattern)
-            if not isinstance(prior, Prior):
-                _validate.refuse(f"overrides[{pattern!r}]", "a Prior such as Flat()", prior)
+            checked_prior(f"overrides[{pattern!r}]", prior)
         object.__setattr__(self, "overrides", dict(self.overrides))  # the caller may go on changing theirs
 
     def energy(self, weights: Weights) -> Tensor:
@@ -191,11 +189,11 @@ class Grouped(Prior):
         return _total(prior.energy(group) for prior, group in self._groups(weights))
 
     def energy_gradient(self, weights: Weights) -> Weights:
-        """Each group's own."""
-        found: Weights = {}
+        """Each group's gradients."""
+        gradients: Weights = {}
         for prior, group in self._groups(weights):
-            found |= prior.energy_gradient(group)
-        return {name: found[name] for name in weights}
+            gradients |= prior.energy_gradient(group)
+        return {name: gradients[name] for name in weights}
 
     def check(self, names: Collection[str]) -> None:
         """Refuse a pattern that decides for no weight."""
@@ -211,7 +209,7 @@ class Grouped(Prior):
             prior.check([name for name in names if deciding[name] == which])
 
     def for_weight(self, name: str) -> Prior:
-        """That of the first pattern that matches."""
+        """The prior of the first pattern that matches."""
         pattern = self._pattern_for(name)
         return (self.default if pattern is None else self.overrides[pattern]).for_weight(name)
 
@@ -234,6 +232,17 @@ class Grouped(Prior):
 
     def _key(self) -> tuple[object, ...]:
         return self.default, tuple(self.overrides.items())
+
+
+PRIORS: dict[str, type[Prior]] = {kind.__name__: kind for kind in (Flat, Gaussian, Laplace, ScaleMixture, Grouped)}
+"""The built-in priors by name."""
+
+
+def checked_prior(name: str, prior: object) -> Prior:
+    """The prior; anything else is refused, and the error lists the built-in ones."""
+    if not isinstance(prior, Prior):
+        _validate.refuse(name, f"a Prior ({', '.join(PRIORS)}, or a subclass of your own)", prior)
+    return prior
 
 
 def _got(names: Collection[str]) -> str:

@@ -1,8 +1,8 @@
 """Copies of a module that share its tensors: hooks, modes and swapped weights never reach the user's module.
 
-Running a module on other weights (`torch.func.functional_call`), watching its layers and switching its mode all change
-it for a while. So the library never runs the user's module: it runs replicas, whose modules, hooks and attributes are
-copies, and whose parameters, buffers and other tensors are the very same.
+Running a module on other weights (`torch.func.functional_call`), hooks on its layers and switching its mode all change
+it for a while. So the library never runs the user's module. It runs replicas: their modules, hooks and attributes are
+copies, their parameters, buffers and other tensors are the very same.
 
     >>> from torch import nn
     >>> model = nn.Linear(3, 2)
@@ -30,13 +30,13 @@ __all__ = ["Identity", "Pool", "replica", "state_of", "switches_of"]
 
 Item = TypeVar("Item")
 DEPTH = 4
-"""How deep into an attribute is looked to see whether it has changed."""
+"""How deep attributes are compared."""
 
 
 def replica(model: nn.Module) -> nn.Module:
-    """The same network in modules of its own.
+    """A copy of the network's modules on the same tensors.
 
-    Functions that modules hold, such as hooks or a forward that was replaced, lead to the replica where they led to the
+    Functions that modules hold, such as hooks or a replaced forward, refer to the replica where they referred to the
     model.
 
     Raises:
@@ -74,12 +74,12 @@ def _tensors(model: nn.Module) -> Iterator[Tensor]:
 
 
 def _led(value: Any, originals: set[int], copies: dict[int, Any]) -> Any:
-    """The value, or for a function that has kept the model, one that has kept its copy."""
+    """The value; for a function that refers to the model, one that refers to its copy."""
     if isinstance(value, dict) and value and all(isinstance(inner, FunctionType) for inner in value.values()):
         return type(value)((key, _led(inner, originals, copies)) for key, inner in value.items())
     if not isinstance(value, FunctionType) or _way_to(originals, [("", value)]) is None:
         return value
-    names = {name: copies.get(id(own), own) for name, own in _globals_of(value) if isinstance(own, nn.Module)}
+    names = {name: copies.get(id(held), held) for name, held in _globals_of(value) if isinstance(held, nn.Module)}
     cells = [
         cell if _way_to(originals, [("", cell)]) is None else CellType(copy.deepcopy(cell.cell_contents, copies))
         for cell in value.__closure__ or ()
@@ -91,7 +91,7 @@ def _led(value: Any, originals: set[int], copies: dict[int, Any]) -> Any:
 
 
 def _refuse_way_back(made: nn.Module, originals: set[int]) -> None:
-    """What has kept the model itself would use its weights, not those that the replica runs on."""
+    """What refers to the model itself would use its weights, not those that the replica runs on."""
     name = _way_to(originals, made.named_modules())
     if name is not None:
         raise DpbnnError(
@@ -101,7 +101,7 @@ def _refuse_way_back(made: nn.Module, originals: set[int]) -> None:
 
 
 def _way_to(targets: set[int], starts: Iterable[tuple[str, object]]) -> str | None:
-    """The name of what leads to one of the targets, if anything does."""
+    """The name of an attribute that leads to one of the targets; None if there is none."""
     seen: set[int] = set()
     waiting = deque(starts)
     while waiting:
@@ -129,7 +129,7 @@ def _inside(value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, partial):
         inner = value.func, value.args, value.keywords
     elif isinstance(value, FunctionType):
-        modules = (own for _, own in _globals_of(value) if isinstance(own, nn.Module))
+        modules = (held for _, held in _globals_of(value) if isinstance(held, nn.Module))
         inner = value.__defaults__, value.__kwdefaults__, value.__closure__, *modules
     elif isinstance(value, weakref.ref):
         inner = (value(),)
@@ -140,7 +140,7 @@ def _inside(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _globals_of(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """What a function knows by the names of its module, those inside of it included."""
+    """The globals that a function and the functions inside it use."""
     codes = [function.__code__]
     while codes:
         code = codes.pop()
@@ -149,7 +149,7 @@ def _globals_of(function: FunctionType) -> Iterator[tuple[str, object]]:
 
 
 class Identity:
-    """A thing that still exists: equal to itself alone. What comes after it may have the same `id`."""
+    """An object that still exists, equal to itself alone; a later object may have the same `id`."""
 
     def __init__(self, value: object) -> None:
         self._number = id(value)
@@ -167,14 +167,14 @@ class Identity:
 
 
 def switches_of(model: nn.Module) -> Hashable:
-    """What can change between two uses of the same model, as far as plain values and identities show it."""
+    """What can change between two uses of a model, as far as plain values and identities show it."""
     modules = tuple((name, *_plain(module)) for name, module in model.named_modules())
     parameters = tuple((Identity(p), p.requires_grad, p.shape, p.dtype) for p in model.parameters())
     return modules, parameters, tuple(map(Identity, model.buffers()))
 
 
 def state_of(model: nn.Module, *others: object) -> Hashable:
-    """All of what a model's outputs depend on but its trained weights, and the same of further objects."""
+    """All that a model's outputs depend on except its trained weights, and the same for further objects."""
     fixed = (values for values in _tensors(model) if not (isinstance(values, nn.Parameter) and values.requires_grad))
     seen = tuple((_of_class(type(other)), _seen(other, DEPTH)) for other in others)
     return switches_of(model), tuple(map(_digest, fixed)), seen
@@ -186,25 +186,25 @@ def _digest(values: Tensor) -> bytes:
 
 
 def _plain(module: nn.Module) -> tuple[type, Hashable, Hashable]:
-    """A module's attributes on which its forward may depend, but for its parameters, buffers and modules."""
+    """The attributes on which a module's forward may depend, except parameters, buffers and modules."""
     parts = ("_parameters", "_buffers", "_modules")
-    own = tuple((name, _seen(value, DEPTH)) for name, value in vars(module).items() if name not in parts)
-    return type(module), _of_class(type(module)), own
+    attributes = tuple((name, _seen(value, DEPTH)) for name, value in vars(module).items() if name not in parts)
+    return type(module), _of_class(type(module)), attributes
 
 
 def _of_class(kind: type) -> Hashable:
-    """What a class of the user's, and those that it inherits from, hold."""
-    kinds = [own for own in kind.__mro__ if own.__module__.partition(".")[0] not in ("builtins", "torch", "dpbnn")]
+    """What a user's class and its bases hold."""
+    kinds = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in ("builtins", "torch", "dpbnn")]
     return tuple(
-        (Identity(own), name, _seen(value, DEPTH))
-        for own in kinds
-        for name, value in vars(own).items()
+        (Identity(base), name, _seen(value, DEPTH))
+        for base in kinds
+        for name, value in vars(base).items()
         if not (name.startswith("__") and name.endswith("__") and name != "__call__")
     )
 
 
 def _seen(value: object, depth: int) -> Hashable:
-    """Plain values as they are, collections and objects by what is in them, everything else by identity."""
+    """Plain values as they are, collections and objects by their contents, everything else by identity."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return type(value), value
     if depth == 0 or isinstance(value, (Tensor, nn.Module, type)):
@@ -223,7 +223,7 @@ def _seen(value: object, depth: int) -> Hashable:
 
 
 class Pool(Generic[Item]):
-    """Objects that are costly to make and serve one thread at a time; all are made anew once `key()` changes."""
+    """Costly objects that serve one thread at a time; all are made again when `key()` changes."""
 
     def __init__(self, make: Callable[[], Item], key: Callable[[], Any]) -> None:
         self._make, self._key = make, key
@@ -231,7 +231,7 @@ class Pool(Generic[Item]):
 
     @contextmanager
     def lent(self) -> Iterator[Item]:
-        """One of them, for nobody else meanwhile."""
+        """One object, which nobody else gets meanwhile."""
         key = self._key()
         known, spare = self._spare
         if known != key:

@@ -7,8 +7,8 @@ and returns the figure:
     >>> curve = dpbnn.metrics.classification.reliability_curve([[0.8, 0.2], [0.3, 0.7]], [0, 0])
     >>> dpbnn.plots.reliability_diagram(curve).savefig("reliability.png")  # doctest: +SKIP
 
-Figures are built without `pyplot`: nothing is shown or kept open, and no display is needed. Pictures of private data,
-like figures measured on it, have no noise on them and are outside the guarantee.
+Figures are built without `pyplot`: nothing is shown or kept open, and no display is needed. Pictures of private data
+carry no noise and are outside the guarantee, like figures measured on it.
 """
 
 from dpbnn.plots.chains import chain_trace

@@ -52,8 +52,8 @@ def regression_bands(
     `x` has an entry for each record of the prediction, in any order. A model of several inputs is predicted with all
     but one held fixed, and `x` is the column that varies.
 
-    Both bands are central and hold `level`: the inner one is doubt about the weights alone. `data` is a pair of inputs
-    and targets to show as points; `labels` name the axes, with their units.
+    Both bands are central and hold `level`; the inner one shows uncertainty about the weights alone. `data` is a pair
+    of inputs and targets to show as points; `labels` name the axes, with their units.
     """
     check_real(prediction)
     if _validate.whole_number("output", output, at_least=0) >= prediction.means.shape[2]:
@@ -72,7 +72,7 @@ def regression_bands(
         chances = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
         low, high = prediction.means[:, order, output].cpu().double().quantile(chances, dim=0).numpy()
         axes.fill_between(
-            along, low, high, color=BLUE, alpha=0.5, linewidth=0, label=f"doubt about the weights ({percent})"
+            along, low, high, color=BLUE, alpha=0.5, linewidth=0, label=f"uncertainty about the weights ({percent})"
         )
     if data is not None:
         if not isinstance(data, tuple) or len(data) != 2:

@@ -13,7 +13,7 @@ from dpbnn import _validate
 from dpbnn._warn import warn
 from dpbnn.errors import DpbnnError
 from dpbnn.methods import Method
-from dpbnn.models.likelihoods import Likelihood
+from dpbnn.models.likelihoods import Likelihood, checked_likelihood
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import combined, runs_of
 
@@ -42,8 +42,7 @@ def check_types(model: object, method: object, plan: object, likelihood: object)
         _validate.refuse("model", "a torch.nn.Module", model)
     if not isinstance(plan, PrivacyPlan):
         _validate.refuse("plan", "a PrivacyPlan", plan)
-    if not isinstance(likelihood, Likelihood):
-        _validate.refuse("likelihood", "a Likelihood such as Categorical()", likelihood)
+    checked_likelihood(likelihood)
     if not isinstance(method, Method):
         _validate.refuse("method", "a method such as SGD(learning_rate=0.25)", method)
     if not any(True for _ in model.parameters()):

@@ -112,15 +112,15 @@ PRIORS: dict[str, Callable[[], dpbnn.models.priors.Prior]] = {
 
 
 def prior_kinds() -> list[str]:
-    """All of `dpbnn.models.priors`."""
-    return [name for name in priors.__all__ if getattr(priors, name) is not priors.Prior]
+    """All built-in ones."""
+    return list(priors.PRIORS)
 
 
 def make_prior(kind: str) -> priors.Prior:
     """One of them."""
     if kind not in PRIORS:
         raise UnknownError(
-            f"dpbnn.models.priors has {kind!r}, whose arguments are unknown; add it to PRIORS in {HERE}."
+            f"The registry of priors has {kind!r}, whose arguments are unknown; add it to PRIORS in {HERE}."
         )
     return PRIORS[kind]()
 

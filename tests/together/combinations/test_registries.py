@@ -79,12 +79,11 @@ def test_a_registered_likelihood_adds_cells_that_say_what_to_add(monkeypatch, tm
 
 
 def test_a_further_prior_adds_cells_that_say_what_to_add(monkeypatch, tmp_path):
-    monkeypatch.setattr(dpbnn.models.priors, "Wide", Wide, raising=False)
-    monkeypatch.setattr(dpbnn.models.priors, "__all__", [*dpbnn.models.priors.__all__, "Wide"])
+    monkeypatch.setitem(dpbnn.models.priors.PRIORS, "Wide", Wide)
     own = space()
     (cell,) = cover(own, [(own.numbers["prior", "Wide"],)])
     (found,) = broken_in(cell, tmp_path)
-    assert "dpbnn.models.priors has 'Wide'" in found
+    assert "The registry of priors has 'Wide'" in found
     assert "add it to PRIORS in tests/together/combinations/makers.py" in found
 
 

@@ -4,7 +4,7 @@
     >>> dpbnn.Categorical().negative_log_likelihood(torch.zeros(1, 4), torch.tensor([2]), {})
     tensor([1.3863])
 
-A likelihood of one's own is a subclass of `Likelihood`. It has to
+A likelihood of your own is a subclass of `Likelihood`. It must
 
 * give `negative_log_likelihood`: one number per record that depends on that record alone, in float32 or wider. It
   never raises on values: a target that makes no sense gives NaN, and its record then contributes nothing;
@@ -19,6 +19,7 @@ It may add
 * `synthetic_targets`, if not every number, or every class of the output, is a sensible target for the model check.
 """
 
+from dpbnn import _validate
 from dpbnn.models.likelihoods.bernoulli import Bernoulli
 from dpbnn.models.likelihoods.categorical import Categorical
 from dpbnn.models.likelihoods.gaussian import LOG_STD_RANGE, HeteroscedasticGaussian, HomoscedasticGaussian
@@ -34,9 +35,19 @@ __all__ = [
     "Likelihood",
     "Moments",
     "Probabilities",
+    "checked_likelihood",
 ]
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
     kind.__name__: kind for kind in (Categorical, Bernoulli, HomoscedasticGaussian, HeteroscedasticGaussian)
 }
-"""The built-in ones by name; a saved release names them so."""
+"""The built-in likelihoods by name; a saved release uses these names."""
+
+
+def checked_likelihood(likelihood: object) -> Likelihood:
+    """The likelihood; anything else is refused, and the error lists the built-in ones."""
+    if not isinstance(likelihood, Likelihood):
+        _validate.refuse(
+            "likelihood", f"a Likelihood ({', '.join(LIKELIHOODS)}, or a subclass of your own)", likelihood
+        )
+    return likelihood

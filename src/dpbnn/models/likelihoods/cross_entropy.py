@@ -1,6 +1,6 @@
 """Cross entropy in one launch on a GPU, gradient included, where torch's own operations take ten.
 
-Of a small network that is a good part of a step. Results are torch's, but for rounding.
+For a small network that is a good part of a step. Results are torch's, up to rounding.
 """
 
 import math
@@ -16,11 +16,11 @@ __all__ = ["cross_entropy", "is_used_for"]
 
 MOST_CLASSES = 1024
 NUMBERS = 512
-"""That one program looks at."""
+"""How many numbers one program reads."""
 
 
 def is_used_for(logits: Tensor, labels: Tensor) -> bool:
-    """Whether the kernel runs there, for these types and so many classes; vmap goes by torch's operations."""
+    """Whether the kernel takes this device, these types and so many classes; vmap needs torch's operations."""
     return (
         logits.is_cuda
         and logits.dtype in (torch.float32, torch.float64)
@@ -64,6 +64,6 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None]:
         logits, labels, slopes = ctx.saved_tensors
         if torch.is_grad_enabled():  # this gradient will be differentiated in turn
-            is_own = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
-            slopes = (logits.softmax(dim=1) - is_own.to(logits.dtype)) / is_own.any(dim=1)[:, None]
+            is_label = labels[:, None] == torch.arange(logits.shape[1], device=logits.device)
+            slopes = (logits.softmax(dim=1) - is_label.to(logits.dtype)) / is_label.any(dim=1)[:, None]
         return slopes * gradients[:, None], None

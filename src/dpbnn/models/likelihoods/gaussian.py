@@ -28,10 +28,10 @@ LOG_STD_RANGE = (-10.0, 10.0)
 class HomoscedasticGaussian(Likelihood):
     """``y ~ N(f(x), noise_std^2)``: one noise level for each output, given or learned.
 
-    A learned one is the weight ``likelihood.log_std``, which starts at 0 (a standard deviation of 1): scale the
+    A learned level is the weight ``likelihood.log_std``, which starts at 0 (a standard deviation of 1): scale the
     targets with public constants so that this is a sensible start. Clipping cuts most where residuals are largest, so
-    that a learned noise level under a small clip norm comes out too small, and intervals too narrow: give a larger clip
-    norm, or `noise_std`.
+    under a small clip norm a learned level comes out too small, and intervals too narrow: use a larger clip norm, or
+    give `noise_std`.
     """
 
     noise_std: float | None = None
@@ -78,9 +78,9 @@ class HeteroscedasticGaussian(Likelihood):
     """``y ~ N(m(x), std(x)^2)`` from 2 K outputs: the K means, then the K log standard deviations.
 
     Log standard deviations are clamped to `LOG_STD_RANGE`, so that neither loss nor prediction overflows; beyond it a
-    record no longer moves them. A new network says about 0, a standard deviation of 1: scale the targets with public
-    constants so that this is a sensible start. Clipping cuts most where residuals are largest, so that a small clip
-    norm makes the noise come out too small.
+    record no longer moves them. A new network starts near 0, a standard deviation of 1: scale the targets with public
+    constants so that this is a sensible start. Clipping cuts most where residuals are largest, so a small clip norm
+    makes the noise come out too small.
     """
 
     def negative_log_likelihood(self, outputs: Tensor, targets: Tensor, weights: Weights) -> Tensor:

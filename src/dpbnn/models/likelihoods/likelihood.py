@@ -25,7 +25,7 @@ class Moments(NamedTuple):
 
 
 class Likelihood(ABC):
-    """The interface; `dpbnn.models.likelihoods` says what one of your own has to do."""
+    """The interface; `dpbnn.models.likelihoods` says what a likelihood of your own must do."""
 
     @abstractmethod
     def negative_log_likelihood(self, outputs: Tensor, targets: Tensor, weights: Weights) -> Tensor:
@@ -40,11 +40,11 @@ class Likelihood(ABC):
         return {}
 
     @abstractmethod
-    def predictive(self, outputs: Tensor, weights: Weights) -> "Probabilities | Moments":
+    def predictive(self, outputs: Tensor, weights: Weights) -> Probabilities | Moments:
         """What one draw of the weights predicts."""
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:  # noqa: B027 - nothing to refuse by default
-        """Refuse shapes and types of targets that do not fit the outputs; values are not looked at."""
+        """Refuse shapes and types of targets that do not fit the outputs, without looking at values."""
 
     def check_values(self, targets: Tensor, num_outputs: int) -> None:  # noqa: B027 - likewise
         """Refuse target values outside the declared range, for the data holder, before training.
@@ -53,15 +53,15 @@ class Likelihood(ABC):
         """
 
     def remarks(self, clip_norm: float) -> list[str]:
-        """What whoever trains with this clip norm should know before trusting the result."""
+        """What to know before trusting a result that was trained with this clip norm."""
         return []
 
     def synthetic_targets(self, like: Tensor, size: int, num_outputs: int) -> Tensor:
         """`size` random targets of the shape and type of `like`, whose values are not looked at.
 
-        A model is tried on them before it sees data. They must be sensible and differ: where the loss is NaN whatever
-        the model does, or hardly depends on the target, the trial sees nothing. By default normal numbers, or whole
-        ones from 0 to one less than the number of outputs, of which two at least are assumed.
+        A model is tried on them before it sees data. They must be sensible and differ: a loss that is always NaN, or
+        that hardly depends on the target, would show nothing. The default is normal numbers, or whole numbers from 0
+        to one less than the number of outputs (at least 0 and 1).
         """
         shape = (size, *like.shape[1:])
         if like.is_floating_point():
@@ -75,5 +75,5 @@ def wide(outputs: Tensor) -> Tensor:
 
 
 def shape_of(records: Tensor) -> str:
-    """For messages: how many records there are is not said."""
+    """A shape for messages, without the number of records."""
     return f"[{', '.join(['records', *map(str, records.shape[1:])])}]"
