@@ -1,9 +1,8 @@
-"""The old name of `dpbnn.prediction.predict`."""
+"""The old name of `dpbnn.prediction`."""
 
 from dpbnn._deprecated import warn_renamed
 from dpbnn.prediction import ClassPrediction, Prediction, RealPrediction
-from dpbnn.prediction.predict import Predictor, predict
 
-__all__ = ["ClassPrediction", "Prediction", "Predictor", "RealPrediction", "predict"]
+__all__ = ["ClassPrediction", "Prediction", "RealPrediction"]
 
-warn_renamed("dpbnn.predict", "dpbnn.prediction.predict")
+warn_renamed("dpbnn.predict", "dpbnn.prediction")

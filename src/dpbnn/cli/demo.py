@@ -4,22 +4,14 @@ Handwritten digits, 8 x 8 pixels; every fifth is kept aside for measuring. The d
 tuned and its accuracy shown; on private data both would be outside the guarantee.
 """
 
+import json
 import textwrap
 from typing import Any
 
-import numpy as np
-import torch
+import dpbnn
+from dpbnn.cli.options import AsJson, show
 
-from dpbnn.errors import DpbnnError
-from dpbnn.methods import BBP
-from dpbnn.models.likelihoods import Categorical
-from dpbnn.models.networks import MLP
-from dpbnn.prediction import ClassPrediction
-from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.release.release import Release
-from dpbnn.training.fit import fit
-
-__all__ = ["as_text", "run_demo"]
+__all__ = ["as_text", "demo", "run_demo"]
 
 EPSILON, DELTA = 2.0, 1e-4
 BATCH_SIZE, STEPS, CLIP_NORM = 720, 120, 0.25
@@ -28,15 +20,22 @@ WHITEST = 16.0
 """A public constant: what the data's format allows, not what was seen in it."""
 
 
+def demo(as_json: AsJson = False) -> None:
+    """Train a small private network on public digits and read its guarantee."""
+    result = run_demo()
+    show(as_json, result | {"guarantee": json.loads(result["guarantee"].to_json())}, as_text(result))
+
+
 def run_demo() -> dict[str, Any]:
     """Train with and without privacy; how right and how sure it is on the digits kept aside, and the guarantee."""
     X, y, aside = _digits()
     size = int((~aside).sum())
     shape: Any = {"dataset_size": size, "batch_size": BATCH_SIZE, "steps": STEPS}
-    plan = PrivacyPlan.for_budget(epsilon=EPSILON, delta=DELTA, clip_norm=CLIP_NORM, **shape)
-    runs = [(plan, PRIVATE_RATE), (PrivacyPlan.without_privacy(**shape), PLAIN_RATE)]
+    plan = dpbnn.PrivacyPlan.for_budget(epsilon=EPSILON, delta=DELTA, clip_norm=CLIP_NORM, **shape)
+    runs = [(plan, PRIVATE_RATE), (dpbnn.PrivacyPlan.without_privacy(**shape), PLAIN_RATE)]
     releases = [_train(X[~aside], y[~aside], plan, rate) for plan, rate in runs]
-    private, plain = (_prediction(release, X[aside]) for release in releases)
+    predictions: Any = [release.predict(X[aside]) for release in releases]
+    private, plain = predictions
     right = (private.labels.numpy() == y[aside])[private.entropy.argsort().numpy()]
     tenth = len(right) // 10
     return {
@@ -63,21 +62,19 @@ def as_text(result: dict[str, Any]) -> str:
 
 
 def _digits() -> tuple[Any, Any, Any]:
+    import numpy as np
+
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError as error:
-        raise DpbnnError("The demo needs scikit-learn; run pip install 'dpbnn[sklearn]'.") from error
+        raise dpbnn.DpbnnError("The demo needs scikit-learn; run pip install 'dpbnn[sklearn]'.") from error
     X, y = load_digits(return_X_y=True)
     return X / WHITEST, y, np.arange(len(X)) % 5 == 4
 
 
-def _train(X: Any, y: Any, plan: PrivacyPlan, learning_rate: float) -> Release:
+def _train(X: Any, y: Any, plan: "dpbnn.PrivacyPlan", learning_rate: float) -> "dpbnn.Release":
+    import torch
+
     torch.manual_seed(0)
-    network = MLP(64, [64], 10, activation="tanh")
-    return fit(network, X, y, method=BBP(learning_rate), plan=plan, likelihood=Categorical())
-
-
-def _prediction(release: Release, X: Any) -> ClassPrediction:
-    prediction = release.predict(X)
-    assert isinstance(prediction, ClassPrediction)
-    return prediction
+    network = dpbnn.networks.MLP(64, [64], 10, activation="tanh")
+    return dpbnn.fit(network, X, y, method=dpbnn.BBP(learning_rate), plan=plan, likelihood=dpbnn.Categorical())

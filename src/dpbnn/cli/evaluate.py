@@ -1,0 +1,40 @@
+"""`dpbnn evaluate`: how good a model is on rows whose target is known."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from dpbnn.cli.options import AsJson, Draws, ModelFolder, Seed, show
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    model: ModelFolder,
+    data: Annotated[str, typer.Argument(help="A CSV or Parquet file with rows whose target is known.")],
+    public: Annotated[
+        bool | None, typer.Option("--public/--private", help="Whether the test data is public; asked if not said.")
+    ] = None,
+    draws: Draws = 100,
+    seed: Seed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a model on rows whose target is known.
+
+    Figures from private rows are outside the guarantee.
+    """
+    from dpbnn.tables.model import load_table_model
+    from dpbnn.tables.reporting import figures_of
+
+    loaded = load_table_model(model)
+    rows = loaded.read(data, with_target=True)
+    if public is None:
+        public = sys.stdin.isatty() and typer.confirm(f"Is {data} public?", default=False)
+    figures = figures_of(loaded, loaded.predict(rows, draws, seed), loaded.targets(rows), public)
+    promise = figures["guarantee"]
+    of_the_model = f"{promise['epsilon']:g}, {promise['delta']:g} for {promise['unit']}"
+    told = figures | {"epsilon, delta of the model": of_the_model}
+    lines = [f"{name.replace('_', ' '):32}{told[name]}" for name in told if name not in ("guarantee", "caution")]
+    caution = [f"\n{figures['caution']}"] if "caution" in figures else []
+    show(as_json, figures, "\n".join(lines + caution))
