@@ -1,13 +1,14 @@
-"""Strict, versioned JSON for the records that outlive a run: no NaN, no unknown and no missing fields."""
+"""Strict, versioned JSON for what outlives a run: no NaN, no unknown and no missing fields."""
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
 from dpbnn._validate import refuse
 from dpbnn.errors import DpbnnError
 
-__all__ = ["dump", "load"]
+__all__ = ["dump", "load", "or_null", "unless_null"]
 
 
 def dump(version: int, fields: Mapping[str, Any]) -> str:
@@ -31,6 +32,16 @@ def load(what: str, text: str, versions: Mapping[int, Collection[str]]) -> dict[
         if wrong:
             raise DpbnnError(f"{what} must have the fields {sorted(names)}, got {kind} {sorted(wrong)}.")
     return fields
+
+
+def or_null(value: float) -> float | None:
+    """JSON has no infinity and no NaN: null stands for them."""
+    return value if math.isfinite(value) else None
+
+
+def unless_null(value: float | None, meant: float) -> float:
+    """The number, or what null stands for."""
+    return meant if value is None else value
 
 
 def _refuse_constant(name: str) -> NoReturn:

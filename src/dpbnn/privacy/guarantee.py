@@ -21,6 +21,7 @@ from typing import Any, Self
 from dpbnn._validate import one_of, refuse
 from dpbnn.errors import DpbnnError
 from dpbnn.files import json_values
+from dpbnn.files.json_values import or_null, unless_null
 from dpbnn.privacy.accountants import ADJACENCIES, bounds, foreign_module
 from dpbnn.privacy.ledger import Ledger, SearchCost
 from dpbnn.privacy.plan import PrivacyPlan
@@ -47,6 +48,10 @@ class Circumstances:
 
     adjacency: str = "add_or_remove"
     assumptions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        one_of("adjacency", self.adjacency, ADJACENCIES)
+        _texts("assumptions", self.assumptions)
 
 
 @dataclass(frozen=True)
@@ -108,47 +113,40 @@ class PrivacyGuarantee:
             refuse("plan", "a PrivacyPlan", plan)
         if accountant is not None:
             one_of("accountant of a guarantee", accountant, bounds())
-        one_of("adjacency", adjacency, ADJACENCIES)
-        figures = _figures(plan, accountant, adjacency) | {"random_source": random_source}
-        figures |= {} if released is None else {"released": released}
-        further = _NO_SEARCH, *_origins(plan, accountant, adjacency), *_texts("assumptions", assumptions)
-        return cls._of(plan, figures, adjacency, further, voided_by)
+        circumstances = Circumstances(adjacency, _texts("assumptions", assumptions))
+        figures = _figures(plan, accountant, adjacency) | ({} if released is None else {"released": released})
+        return cls._of(plan, figures, circumstances, random_source, voided_by)
 
     @classmethod
     def for_ledger(
         cls, ledger: Ledger, circumstances: Circumstances, *, random_source: str, voided_by: Sequence[str] = ()
     ) -> Self:
         """The guarantee of what a ledger says was spent, which is settled first: by a run, or by a whole search."""
-        settled, adjacency = ledger.settle(), one_of("adjacency", circumstances.adjacency, ADJACENCIES)
+        settled = ledger.settle()
         if settled.search is None:
-            figures, further = (
-                _figures(settled.plan, None, adjacency),
-                (_NO_SEARCH, *_origins(settled.plan, None, adjacency)),
-            )
+            figures = _figures(settled.plan, None, circumstances.adjacency)
         else:
-            figures, further = _figures_of_search(settled.search), (_PUBLIC_GRID,)
-        figures |= {"random_source": random_source}
-        further = *further, *_texts("assumptions", circumstances.assumptions)
-        return cls._of(settled.plan, figures, adjacency, further, voided_by)
+            figures = _figures_of_search(settled.search)
+        return cls._of(settled.plan, figures, circumstances, random_source, voided_by)
 
     @classmethod
     def _of(
         cls,
         plan: PrivacyPlan,
-        figures: Mapping[str, Any],
-        adjacency: str,
-        assumptions: tuple[str, ...],
+        figures: dict[str, Any],
+        circumstances: Circumstances,
+        random_source: str,
         voided_by: Sequence[str],
     ) -> Self:
         records = plan.max_records_per_person
         return cls(
-            **figures,
+            **figures | {"assumptions": (*_assumptions(plan), *figures["assumptions"], *circumstances.assumptions)},
             delta=plan.delta,
-            adjacency=adjacency,
+            adjacency=circumstances.adjacency,
             unit="one record" if records == 1 else f"one person with at most {records} records",
             sampling=f"Poisson, in each step every record with probability {plan.batch_size}/{plan.dataset_size}",
             mechanism=_mechanism(plan),
-            assumptions=(*_assumptions(plan), *assumptions),
+            random_source=random_source,
             voided_by=_texts("voided_by", voided_by),
             plan=plan,
         )
@@ -166,8 +164,8 @@ class PrivacyGuarantee:
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         values["plan"] = json.loads(self.plan.to_json())
         for name in _POSSIBLY_INFINITE:
-            values[name] = _or_null(values[name])
-        values["epsilon_by_accountant"] = {k: _or_null(v) for k, v in self.epsilon_by_accountant.items()}
+            values[name] = or_null(values[name])
+        values["epsilon_by_accountant"] = {name: or_null(own) for name, own in self.epsilon_by_accountant.items()}
         return json_values.dump(_JSON_VERSION, {"holds": self.holds, **values})
 
     @classmethod
@@ -181,20 +179,24 @@ class PrivacyGuarantee:
         holds = values.pop("holds")
         values["plan"] = PrivacyPlan.from_json(json.dumps(values["plan"]))
         for name in _POSSIBLY_INFINITE:
-            values[name] = _or_infinite(values[name])
+            values[name] = unless_null(values[name], math.inf)
         by_accountant = values["epsilon_by_accountant"].items()
-        values["epsilon_by_accountant"] = {name: _or_infinite(value) for name, value in by_accountant}
+        values["epsilon_by_accountant"] = {name: unless_null(own, math.inf) for name, own in by_accountant}
         for name in ("assumptions", "voided_by"):
             values[name] = _texts(name, values[name])
         guarantee = cls(**values)
-        if guarantee.plan.is_private:
-            _check_known(guarantee.accountant)
         if holds is not guarantee.holds:
             refuse("holds", f"{guarantee.holds}, as the other fields say", holds)
         guarantee._refuse_other_figures()
         return guarantee
 
     def _refuse_other_figures(self) -> None:
+        if self.plan.is_private and self.accountant not in bounds():
+            known = ", ".join(map(repr, bounds()))
+            raise DpbnnError(
+                f"accountant of a guarantee must be one of {known}, got {self.accountant!r}. If it is one of yours, "
+                "register it first: its figures are computed again."
+            )
         accountant = self.accountant if self.plan.is_private else None
         expected = type(self).for_plan(self.plan, accountant=accountant, adjacency=self.adjacency)
         for name in ("delta", "unit", "sampling", "mechanism"):
@@ -204,15 +206,6 @@ class PrivacyGuarantee:
         for name, least in {"epsilon": expected.epsilon, "epsilon_replace_one": replacing}.items():
             if getattr(self, name) < least * (1 - _OTHER_VERSIONS):
                 refuse(f"{name} of a guarantee", f"at least {least}, as its plan costs", getattr(self, name))
-
-
-def _check_known(accountant: str) -> None:
-    if accountant not in bounds():
-        known = ", ".join(map(repr, bounds()))
-        raise DpbnnError(
-            f"accountant of a guarantee must be one of {known}, got {accountant!r}. If it is one of yours, register it "
-            "first: its figures are computed again."
-        )
 
 
 def _origins(plan: PrivacyPlan, accountant: str | None, adjacency: str) -> list[str]:
@@ -238,13 +231,15 @@ def _by_own(plan: PrivacyPlan, adjacency: str) -> str:
 def _figures(plan: PrivacyPlan, accountant: str | None, adjacency: str) -> dict[str, Any]:
     """Of a run by itself."""
     tightest = plan.account(accountant, adjacency=adjacency)
+    names = bounds() if plan.is_private else ()
     return {
         "epsilon": rounded_up(tightest.epsilon),
         "accountant": tightest.accountant,
         "remark": tightest.remark,
-        "epsilon_by_accountant": _by_accountant(plan, adjacency),
+        "epsilon_by_accountant": {name: rounded_up(plan.epsilon(name, adjacency=adjacency)) for name in names},
         "epsilon_replace_one": rounded_up(plan.epsilon(accountant, adjacency="replace_one")),
         "released": _released(plan),
+        "assumptions": (_NO_SEARCH, *_origins(plan, accountant, adjacency)),
     }
 
 
@@ -257,13 +252,8 @@ def _figures_of_search(cost: SearchCost) -> dict[str, Any]:
         "epsilon_by_accountant": {"rdp": cost.epsilon},
         "epsilon_replace_one": math.inf,
         "released": "all candidates of a search, the choice between them, and everything computed from them",
+        "assumptions": (_PUBLIC_GRID,),
     }
-
-
-def _by_accountant(plan: PrivacyPlan, adjacency: str) -> dict[str, float]:
-    if not plan.is_private:
-        return {}
-    return {name: rounded_up(plan.epsilon(name, adjacency=adjacency)) for name in bounds()}
 
 
 def _texts(name: str, given: Sequence[str]) -> tuple[str, ...]:
@@ -280,14 +270,6 @@ def rounded_up(epsilon: float) -> float:
     decimals = 3 - math.floor(math.log10(epsilon))
     factor = 10.0 ** (decimals if epsilon > 1000 else max(4, decimals))
     return max(math.ceil(epsilon * factor) / factor, epsilon)
-
-
-def _or_null(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _or_infinite(value: float | None) -> float:
-    return math.inf if value is None else value
 
 
 def _released(plan: PrivacyPlan) -> str:

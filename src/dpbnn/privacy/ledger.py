@@ -10,7 +10,7 @@ the two together would reveal the difference. The run then goes on with a fresh 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from dpbnn.privacy.budget import charge_open_budget, composed_epsilon
@@ -63,11 +63,11 @@ class Settled:
     search: SearchCost | None = None
 
 
-@dataclass
 class Ledger:
     """What has been released so far under a plan.
 
     One that is merely constructed counts steps; nothing is charged for it, so that nothing can be released from it.
+    `charges` are those of a run that was interrupted, and then all of this one.
 
     Guarantees:
         No noise level is ever charged for more steps than the plan has at that level.
@@ -79,20 +79,17 @@ class Ledger:
         After it is settled nothing is released any more.
     """
 
-    plan: PrivacyPlan
-    charges: list[ChargedStep] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._left = dict(self.plan.noise_levels)
-        self._level_at = by_step(self.plan.noise_multiplier, self.plan.steps)
+    def __init__(self, plan: PrivacyPlan, charges: Iterable[ChargedStep] = ()) -> None:
+        self.plan = plan
+        self.charges: list[ChargedStep] = []
+        self._left = dict(plan.noise_levels)
+        self._level_at = by_step(plan.noise_multiplier, plan.steps)
         self._last_of_step: dict[int, int] = {}
         self._purchases: Purchases | None = None
         self._declared: tuple[Entry, ...] = ()
         self._search: SearchLedger | None = None
-        self._is_closed = False
-        self._has_sum = False
-        earlier, self.charges = self.charges, []
-        self.resume(earlier)
+        self._is_closed = self._has_sum = False
+        self.resume(charges)
 
     @classmethod
     def open(
@@ -139,7 +136,7 @@ class Ledger:
         return ledger
 
     def buy(self, purpose: str, draw: Callable[[Permit], float]) -> float:
-        """What `draw` makes with a permit for this purpose; what was bought before, also by an interrupted run."""
+        """What `draw` makes with a permit for this purpose, or what it made before, also in an interrupted run."""
         if self._purchases is None:
             raise LedgerError(f"{purpose!r} is bought by a ledger that was never charged")
         return self._purchases.buy(purpose, draw)

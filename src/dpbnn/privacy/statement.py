@@ -8,6 +8,7 @@ from typing import Any
 
 from dpbnn._validate import positive, refuse, whole_number
 from dpbnn.errors import DpbnnError
+from dpbnn.files.json_values import or_null
 from dpbnn.privacy.accountants import ACCOUNTANTS, Accountant
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.settings import Settings
@@ -43,12 +44,12 @@ def state(method: str, settings: Settings, assumed: Collection[str]) -> dict[str
         "learning_rate": settings.learning_rate,
         "temperature": settings.temperature,
         "delta": plan.delta,
-        "epsilon": {name: _or_none(plan.epsilon(name)) for name in ACCOUNTANTS},
+        "epsilon": {name: or_null(plan.epsilon(name)) for name in ACCOUNTANTS},
         "gdp_is_approximation": True,
-        "reported_epsilon": _or_none(guarantee.epsilon),
+        "reported_epsilon": or_null(guarantee.epsilon),
         "accountant": guarantee.accountant,
         "adjacency": guarantee.adjacency,
-        "epsilon_replace_one": _or_none(guarantee.epsilon_replace_one),
+        "epsilon_replace_one": or_null(guarantee.epsilon_replace_one),
         "unit": guarantee.unit,
         "clipping": plan.clipping,
         "max_records_per_person": plan.max_records_per_person,
@@ -108,7 +109,3 @@ def _notes(settings: Settings, guarantee: PrivacyGuarantee, assumed: Collection[
     if guarantee.remark:
         notes.append(f"About epsilon: {guarantee.remark}.")
     return notes
-
-
-def _or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None

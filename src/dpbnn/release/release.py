@@ -26,6 +26,7 @@ from dpbnn._warn import warn
 from dpbnn.clipping.objective import Objective
 from dpbnn.data.records import as_tensor
 from dpbnn.errors import DpbnnError
+from dpbnn.files.json_values import or_null, unless_null
 from dpbnn.models.dropout import dropout_layers
 from dpbnn.models.likelihoods import LIKELIHOODS, Likelihood
 from dpbnn.models.networks import NETWORKS, rebuild
@@ -171,7 +172,7 @@ class Release:
             },
             "weights": {name: list(p.shape) for name, p in self.model.named_parameters() if p.requires_grad},
             "settings": dict(self.settings),
-            "history": [{name: _or_null(value) for name, value in entry.items()} for entry in self.history],
+            "history": [{name: or_null(value) for name, value in entry.items()} for entry in self.history],
             "guarantee": json.loads(self.guarantee.to_json()),
         }
 
@@ -204,7 +205,9 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, likelihoo
         network,
         _likelihood(description["likelihood"], likelihood),
         description["settings"],
-        tuple({name: _or_nan(value) for name, value in entry.items()} for entry in description["history"]),
+        tuple(
+            {name: unless_null(value, math.nan) for name, value in entry.items()} for entry in description["history"]
+        ),
     )
 
 
@@ -274,15 +277,6 @@ def _likelihood(description: Mapping[str, Any], given: Likelihood | None) -> Lik
     if name not in LIKELIHOODS:
         raise DpbnnError(f"likelihood must be given: the release was trained with your own {name}.")
     return LIKELIHOODS[name](**description["settings"])
-
-
-def _or_null(value: float) -> float | None:
-    """A measure of a run that has diverged is no number, and JSON has none for it."""
-    return value if math.isfinite(value) else None
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _plain(likelihood: Likelihood) -> dict[str, Any] | None:
