@@ -42,11 +42,13 @@ def show_digit(picture, bars, digit, probabilities, truth):
     picture.set_axis_off()
     answer = int(probabilities.argmax())
     bars.bar(range(10), probabilities, color=[BLUE if label == truth else RED for label in range(10)])
-    bars.set_title(f"“{answer}”, {probabilities[answer]:.0%} sure", fontsize=10)
+    verdict = "right" if answer == truth else f"it is {truth}"
+    bars.set_title(f"“{answer}”, {probabilities[answer]:.0%} sure: {verdict}", fontsize=9)
     bars.set_xticks(range(10))
     bars.set_yticks([])
     bars.tick_params(labelsize=7, length=0)
     bars.set_ylim(0, 1.05)
+    bars.set_xlabel("probability of each digit", fontsize=8)
     bars.spines[["top", "right", "left"]].set_visible(False)
 
 
@@ -57,11 +59,9 @@ def show_abstention(axes, is_right, uncertainty):
     accuracy = [ordered[: int(share * len(ordered))].mean() for share in shares]
     axes.plot(shares, accuracy, color=BLUE, linewidth=2)
     axes.axhline(accuracy[-1], color=GREY, linewidth=1, linestyle="--")
-    axes.annotate(
-        "answers everything", (0.21, accuracy[-1]), (0, 4), textcoords="offset points", color=GREY, fontsize=9
-    )
-    axes.set_xlabel("share of the digits that it answers, the surest first")
-    axes.set_ylabel("of these right")
+    axes.annotate("it answers all", (0.21, accuracy[-1]), (0, 4), textcoords="offset points", color=GREY, fontsize=9)
+    axes.set_xlabel("share of new digits that it answers, where it is surest")
+    axes.set_ylabel("accuracy of its answers", fontsize=9)
     axes.xaxis.set_major_formatter("{x:.0%}")
     axes.yaxis.set_major_locator(MultipleLocator(0.02))
     axes.yaxis.set_major_formatter("{x:.0%}")
@@ -79,13 +79,13 @@ def main(path):
     wrong = order[~is_right[order]]
     shown = [order[is_right[order]][100], order[is_right[order]][-8], wrong[-3]]
 
-    figure = Figure((7.2, 3.7), dpi=200, layout="constrained")
+    figure = Figure((7.2, 4.0), dpi=200, layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(1, 1.2))
     panels = above.subplots(1, 6, width_ratios=(1, 1.5) * 3)
     for column, chosen in enumerate(shown):
         show_digit(panels[2 * column], panels[2 * column + 1], X_new[chosen], probabilities[chosen], y_new[chosen])
     show_abstention(below.subplots(), is_right, entropy)
-    title = f"Learned from {len(X):,} handwritten digits at epsilon {EPSILON:g}. New digits; blue is right"
+    title = f"A network that learned from {len(X):,} private records at epsilon {EPSILON:g} reads new digits"
     figure.suptitle(title, fontsize=11)
     figure.savefig(path)
 
