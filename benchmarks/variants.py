@@ -6,6 +6,7 @@ A variant takes a model and an example batch and gives a function that takes one
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ from dpbnn.methods import Method
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.noise.mechanism import add_noise
 from dpbnn.privacy.noise.randomness import Randomness
-from dpbnn.training.fit import prepared
+from dpbnn.training.loop import steps_of
+from dpbnn.training.run import prepared
 from measure import device
 from program import is_installed
 
@@ -127,7 +129,7 @@ def private_step(
         with phase("noise"):
             noisy = add_noise(clipped, NOISE, randomness, step)
         with phase("update"):
-            state = method.keep(method.update(state, noisy, step), step)
+            state = method.update(state, noisy, step)
             method.end_step(state, step)
         step += 1
 
@@ -149,8 +151,8 @@ def step_of_fit(
     records, targets = torch.cat([x] * RECORDS_PER_BATCH), torch.cat([y] * RECORDS_PER_BATCH)
     plan = dpbnn.PrivacyPlan(len(records), len(x), MANY_STEPS, CLIP_NORM, NOISE, 1e-5)
     run = prepared(model, records, targets, method, plan, likelihood or dpbnn.Categorical())
-    taken = run.steps(run.begin(), None)
-    return lambda x, y: next(taken)
+    steps, numbers = steps_of([run.begin()]), count()
+    return lambda x, y: steps.release_and_take(next(numbers))
 
 
 def opacus_hooks(model: nn.Module, x: Tensor, y: Tensor) -> Take:

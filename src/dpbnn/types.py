@@ -20,7 +20,7 @@ Weights = dict[str, Tensor]
 """Network weights, or gradients in them, by their name in ``model.named_parameters()``."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Draws:
     """Several draws ``w_j = mean + ...`` at which gradients are taken, to be clipped in two parameters at once.
 
@@ -31,9 +31,9 @@ class Draws:
     multipliers: tuple[Weights, ...]
 
 
-@dataclass(frozen=True)
+@dataclass
 class ClippedSum:
-    """A sum of clipped per-record gradients: PRIVATE. It dies inside one step, in `add_noise`.
+    """A sum of clipped per-record gradients: PRIVATE. It lives within one step, until `add_noise` empties it.
 
     Sums over many records are in float64; `types` says in which type each is released, whatever the number of records.
 
@@ -49,6 +49,6 @@ class ClippedSum:
 
 @dataclass(frozen=True)
 class NoisySum:
-    """A clipped sum with Gaussian noise on it: PUBLIC. All that a method ever learns about the data."""
+    """A clipped sum with Gaussian noise on it: PUBLIC. A method learns nothing else about the data."""
 
-    gradients: Weights
+    gradients: Mapping[str, Tensor]

@@ -138,7 +138,7 @@ def test_a_saved_release_predicts_as_before(tmp_path, method):
 @pytest.mark.parametrize("method", EVERY)
 def test_update_receives_no_data(method):
     """A method runs by its verbs alone, on noise that nobody's record has touched."""
-    for verb in ("init", "phase", "begin_step", "weights", "update", "keep", "end_step", "to_posterior"):
+    for verb in ("init", "begin_step", "weights", "update", "end_step", "to_posterior"):
         parameters = list(inspect.signature(getattr(method, verb)).parameters)
         assert set(parameters) <= {"weights", "plan", "seed", "state", "step", "noisy"}, verb
     weights = {name: p.detach() for name, p in network().named_parameters()}
@@ -150,7 +150,7 @@ def test_update_receives_no_data(method):
         joint = getattr(method, "form", "") == "joint"
         shapes = {name: ((2, *values.shape) if joint else values.shape) for name, values in weights.items()}
         noisy = NoisySum({name: torch.randn(shape) for name, shape in shapes.items()})
-        state = method.keep(method.update(state, noisy, step), step)
+        state = method.update(state, noisy, step)
         method.end_step(state, step)
     assert all(w["0.weight"].isfinite().all() for w in method.to_posterior(state).draw(2, seed=0))
 

@@ -200,15 +200,17 @@ def test_a_step_that_is_not_charged_stops_the_release(monkeypatch):
 
 
 def test_a_run_is_paid_for_by_the_ledger_of_its_plan():
-    from dpbnn.training.fit import prepared
+    from dpbnn.training.loop import train
+    from dpbnn.training.run import prepared
 
     x, y = torch.zeros(100, 2), torch.zeros(100, dtype=torch.long)
     run = prepared(nn.Linear(2, 2), x, y, dpbnn.SGD(0.1), plan(5.0, 4), dpbnn.Categorical())
     with pytest.raises(LedgerError, match="the ledger of another plan"):
-        run.trained(Ledger.open(plan(6.0, 4)), None)
-    position = run.trained(Ledger(plan(5.0, 4)), None)
+        run.begin(Ledger.open(plan(6.0, 4)))
+    position = run.begin(Ledger(plan(5.0, 4)))
+    train([position])
     with pytest.raises(LedgerError, match="never charged"):
-        run.release(position)
+        run.draft(position).release()
 
 
 PLANS = [plan(4.0, 3, (0.1,), most=3), plan(5.0, 2, (0.2,), most=3)]

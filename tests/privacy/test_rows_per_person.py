@@ -15,7 +15,7 @@ pytest.importorskip("opendp")
 import dpbnn
 from dpbnn.privacy.budget import ORDERS, BudgetAccountant, composed_epsilon
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.training import fit as training
+from dpbnn.training.run import Run
 from tests.spending import Watch
 
 MOST = 3
@@ -104,13 +104,13 @@ def assert_cut(watch, records, purchases):
 @pytest.fixture
 def seen(monkeypatch):
     """The calls of every mechanism: those without delta, and of noisy sums the number of records."""
-    watch, records, trained = Watch()(monkeypatch), [], training.Run.trained
+    watch, records, begin = Watch()(monkeypatch), [], Run.begin
 
-    def noted(self, *arguments, **how):
+    def noted(self, *arguments):
         records.append(len(self.work.records))
-        return trained(self, *arguments, **how)
+        return begin(self, *arguments)
 
-    monkeypatch.setattr(training.Run, "trained", noted)
+    monkeypatch.setattr(Run, "begin", noted)
     return watch, records
 
 

@@ -462,7 +462,7 @@ FULL_BATCH = {"batch_size": 1500, "dataset_size": 1500, "classes": ["no", "yes"]
 
 
 @pytest.mark.parametrize(
-    "where", ["dpbnn.tables.training.prepared", "dpbnn.training.fit._diverged", "dpbnn.release.draft.Release"]
+    "where", ["dpbnn.tables.training.prepared", "dpbnn.training.run._diverged", "dpbnn.release.draft.Release"]
 )
 def test_an_interrupted_fit_goes_on_and_buys_nothing_twice(numbers, tmp_path, monkeypatch, where):
     """Before the first step, after the last one, and after the noise level was bought."""

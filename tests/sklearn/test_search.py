@@ -15,7 +15,7 @@ from dpbnn.privacy.budget import composed_epsilon
 from dpbnn.release import draft
 from dpbnn.release.card import card
 from dpbnn.sklearn import DPBayesClassifier, DPBayesRegressor, DPGridSearch, search
-from dpbnn.training.fit import Run
+from dpbnn.training.run import Run
 from tests.spending import Watch
 
 PUBLIC = {"classes": [0, 1], "dataset_size": 1500}
@@ -43,13 +43,13 @@ def test_the_clearly_better_setting_is_chosen_within_the_budget(classes):
 
 def test_all_fits_are_charged_with_what_they_cost_together(classes, monkeypatch):
     plans, watch = [], Watch()(monkeypatch)
-    trained = Run.trained
+    begin = Run.begin
 
-    def noted(self, ledger, *arguments, **settings):
+    def noted(self, *arguments):
         plans.append(self.work.plan)
-        return trained(self, ledger, *arguments, **settings)
+        return begin(self, *arguments)
 
-    monkeypatch.setattr(Run, "trained", noted)
+    monkeypatch.setattr(Run, "begin", noted)
     grid = {"hidden": [(), (4,)], "clip_norm": [1.0, 2.0]}
     found = DPGridSearch(DPBayesClassifier(**PUBLIC), grid, epsilon=3.0).fit(*classes)
     assert len(plans) == 4

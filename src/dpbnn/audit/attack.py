@@ -16,16 +16,18 @@ from torch import Tensor, nn
 
 from dpbnn.audit.checks import Check
 from dpbnn.audit.claim import Level, levels_of, repeated
-from dpbnn.clipping import CheckedModel
+from dpbnn.clipping import CheckedModel, clip_and_sum
 from dpbnn.clipping.check.synthetic import synthetic_records
 from dpbnn.device.execution import Execution
 from dpbnn.methods import SGD, Method
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.training.fit import Run, prepared, steps_from
-from dpbnn.types import Draws, Weights
+from dpbnn.training.loop import steps_of
+from dpbnn.training.run import Run, prepared
+from dpbnn.training.steps import Work
+from dpbnn.types import ClippedSum, Draws, Weights
 
-__all__ = ["Attack", "Seen", "Target"]
+__all__ = ["Attack", "Seen", "Target", "clipped_sum"]
 
 SCALES = (0.0, 0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 1e4)
 """What synthetic inputs are multiplied with: gradients of all sizes follow, tiny ones and huge ones."""
@@ -91,7 +93,7 @@ class Attack:
         state = run.begin().state
         self.checked = run.work.checked
         self.background, self.canaries = self._records()
-        nothing = run.work.clipped(state, 0, *self.nothing).gradients
+        nothing = clipped_sum(run.work, state, 0, *self.nothing).gradients
         self.of_nothing = torch.cat([nothing[name].ravel() for name in sorted(nothing)])
         self.form = "joint BBP" if isinstance(target.method.weights(state, 0), Draws) else "ordinary"
         self.weights = sum(values.numel() for values in self.checked.objective.parameters.values())
@@ -187,12 +189,12 @@ class Attack:
     def _seen(self, run: Run, direction: Tensor, units: list[Tensor]) -> Seen:
         """Where every step has other weights or masks, the person moves each of them in a direction of its own."""
         position = run.begin()
-        steps, state, levels = steps_from(position), position.state, self.levels
+        steps, state, levels = steps_of([position]), position.state, self.levels
         is_fixed, exact = _is_fixed(run, state), None
         has_units, whole = bool(units), max(1, COMPLETE_NUMBERS // 2 // len(direction))
         residuals, scores, complete = [], [], []
         for step in range(self.short.steps):
-            released, level = steps.release(state, step), self._level_of(step)
+            (released,), level = steps.release(step), self._level_of(step)
             if exact is None or not is_fixed or step % self.each == 0:
                 exact = _clipped(run, state, step)
             if not is_fixed and not has_units:
@@ -211,9 +213,9 @@ class Attack:
         """Numbers of releases of no records, as they come."""
         run = self.target.run(*self.nothing, self.short)
         position = run.begin()
-        steps, releases = steps_from(position), math.ceil(BARE_NUMBERS / len(self.of_nothing))
+        steps, releases = steps_of([position]), math.ceil(BARE_NUMBERS / len(self.of_nothing))
         taken = range(min(self.each, releases))
-        return np.concatenate([_flat(steps.release(position.state, step)).numpy()[:BARE_NUMBERS] for step in taken])
+        return np.concatenate([_flat(steps.release(step)[0]).numpy()[:BARE_NUMBERS] for step in taken])
 
     def of_every_level(self, index: int) -> tuple[float, Check]:
         """How far a canary moves the sum at most, in clip norms, and the noise there: first steps, and the last."""
@@ -224,7 +226,7 @@ class Attack:
         run = self._with(self._canary(index), self.target.plan)
         position, furthest, chances = run.begin(), 0.0, []
         for step, level in chosen:
-            released = _flat(steps_from(replace(position, step=step)).release(position.state, step))
+            released = _flat(steps_of([replace(position, step=step)]).release(step)[0])
             exact, without = (_clipped(run, position.state, step, rows) for rows in (None, self._others))
             furthest = max(furthest, float((exact - without).norm()) / level.clip_norm)
             squares = float(((released - exact) / level.scale).square().sum())
@@ -242,12 +244,13 @@ class Attack:
         rate = PATH_MOVE * size / max(level.scale for level in self.levels)
         run, squares, numbers = self.target.run(x, y, self._short(each), SGD(rate)), 0.0, 0
         position = run.begin()
-        steps, state = steps_from(position), position.state
+        steps = steps_of([position])
         for step in range(each * len(self.levels)):
             level = self.levels[step // each]
+            (state,) = steps.states
             exact, before = _clipped(run, state, step), _weights(run, state, step)
-            state = steps.release_and_take(state, step)
-            released = (before - _weights(run, state, step)) * size / rate
+            steps.release_and_take(step)
+            released = (before - _weights(run, steps.states[0], step)) * size / rate
             squares += float(((released - exact) / level.scale).square().sum())
             numbers += len(exact)
         return Check(name, float(2 * min(chi2.cdf(squares, numbers), chi2.sf(squares, numbers))))
@@ -289,7 +292,13 @@ def _clipped(run: Run, state: Any, step: int, rows: Sequence[int] | None = None)
     x, y = (values.to(work.device) for values in next(iter(work.records.batches(work.sampler, step, step + 1, 0))))
     if rows is not None:
         x, y = x[list(rows)], y[list(rows)]
-    return _flat(work.clipped(state, step, x, y, masks=work.randomness.masks(step)))
+    return _flat(clipped_sum(work, state, step, x, y))
+
+
+def clipped_sum(work: Work, state: Any, step: int, x: Tensor, y: Tensor) -> ClippedSum:
+    """What a step would give its noise to, of these records."""
+    where, masks = work.method.weights(state, step), work.randomness.masks(step)
+    return clip_and_sum(work.checked, where, x, y, work.clipping_at(step), masks=masks)
 
 
 def _weights(run: Run, state: Any, step: int) -> Tensor:

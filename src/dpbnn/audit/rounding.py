@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpbnn.audit.attack import clipped_sum
 from dpbnn.audit.checks import Check
 from dpbnn.clipping.summation import LARGEST_PART
 from dpbnn.methods import SGD
 from dpbnn.models.likelihoods import HomoscedasticGaussian
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.training.fit import prepared
+from dpbnn.training.run import prepared
 
 __all__ = ["RoundingAudit", "audit_rounding", "that_round_both_ways"]
 
@@ -56,7 +57,7 @@ def audit_rounding(records: int = 2**18) -> RoundingAudit:
 
     def total(gradients: Tensor, step: int) -> float:
         targets = -gradients[:, None].to(device)
-        (moved,) = run.work.clipped(state, step, torch.ones_like(targets), targets).gradients.values()
+        (moved,) = clipped_sum(run.work, state, step, torch.ones_like(targets), targets).gradients.values()
         return float(moved.double()) / CLIP_NORMS[step]
 
     totals = ([total(gradients, step) for gradients in neighbours] for step, neighbours in _hard(records))

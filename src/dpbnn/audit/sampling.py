@@ -18,7 +18,8 @@ from dpbnn.audit.checks import Check
 from dpbnn.methods import SGD
 from dpbnn.models.likelihoods import HomoscedasticGaussian
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.training.fit import prepared, steps_from
+from dpbnn.training.loop import steps_of
+from dpbnn.training.run import prepared
 
 __all__ = ["SamplingAudit", "audit_sampling", "checks_of_counts"]
 
@@ -68,11 +69,10 @@ def _counted(records: int, declared: int, size: int, steps: int) -> np.ndarray:
     level: Any = {"clip_norm": 1.0, "noise_multiplier": HARDLY_ANY, "delta": 1e-5}
     plan = PrivacyPlan(dataset_size=declared, batch_size=size, steps=steps, **level)
     run = prepared(model, torch.eye(records), -torch.ones(records, 1), SGD(1.0), plan, HomoscedasticGaussian(1.0))
-    position = run.begin()
-    taken, found = steps_from(position), []
+    taken, found = steps_of([run.begin()]), []
     for step in range(steps):
         try:
-            (released,) = taken.release(position.state, step).gradients.values()
+            (released,) = taken.release(step)[0].gradients.values()
         except StopIteration:
             break
         found.append(released.detach().double().cpu().numpy().ravel().round())

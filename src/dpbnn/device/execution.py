@@ -25,12 +25,13 @@ class Execution:
         precision: what the model computes its outputs and their gradients in: "float32", "tf32" or "bfloat16" (by
             autocast); None leaves torch's settings as they are. Norms, clipping, sums, noise and updates are done in
             float32 or wider whatever is chosen. "tf32" is for GPUs: on a CPU without it nothing changes.
-        graphs: on a CUDA device, record the steps once and replay them (CUDA graphs) where the model can be recorded.
+        graphs: on a CUDA device, capture the steps once as CUDA graphs and replay them, where the model allows it.
         data_on_device: keep all records on the device that trains; None does where they take less than half of its
             free memory. Elsewhere batches are read ahead of time.
         dataset_workers: processes that read a `Dataset`; tensors and arrays need none, and get none.
         checkpoint_seconds: how often a checkpoint's state is written, or less often where that would take more than a
             twentieth of the time (many kept samples); what happens in between is in its journal.
+        noise: where the noise comes from, by name (`dpbnn.privacy.noise.source`).
     """
 
     micro_batch_size: int | None = None
@@ -39,6 +40,7 @@ class Execution:
     data_on_device: bool | None = None
     dataset_workers: int = 0
     checkpoint_seconds: float = 10.0
+    noise: str = "standard"
 
     def __post_init__(self) -> None:
         if self.micro_batch_size is not None:
@@ -51,6 +53,8 @@ class Execution:
             _validate.refuse("data_on_device", "True, False or None", self.data_on_device)
         _validate.whole_number("dataset_workers", self.dataset_workers, at_least=0)
         _validate.non_negative("checkpoint_seconds", self.checkpoint_seconds)
+        if not isinstance(self.noise, str):
+            _validate.refuse("noise", "the name of a noise source", self.noise)
 
 
 Setting = tuple[str | None, bool | None]

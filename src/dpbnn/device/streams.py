@@ -1,4 +1,4 @@
-"""Independent pieces of work side by side: as branches of a CUDA graph, while one is being recorded.
+"""Independent pieces of work side by side: as branches of a CUDA graph, while one is being captured.
 
 Small pieces keep a device busy only together. Everywhere else they are done one after another, in the same order. What
 is done `beside` the rest has to be ready some time later, and so gives way to it.
@@ -7,13 +7,13 @@ Memory is given out again as soon as Python lets it go, but only in the order of
 branch uses and has not made itself must therefore be held (`hold`) until all branches have come together.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 
-__all__ = ["FIRST", "beside", "hold", "join", "side_by_side"]
+__all__ = ["FIRST", "beside", "branches", "hold", "join", "side_by_side"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -57,29 +57,32 @@ def join(*branches: torch.cuda.Stream | None) -> None:
 
 
 def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """``[work(item) for item in items]``; branches do not branch again."""
-    every = list(items)
-    if len(every) < 2 or not _is_capturing() or _inside:
-        return [work(item) for item in every]
-    return _in_branches(work, every)
+    """``[work(item) for item in items]``, each in a branch of its own."""
+    return [work(item) for item in branches(list(items))]
 
 
-def _in_branches(work: Callable[[Item], Result], items: list[Item]) -> list[Result]:
+def branches(items: Sequence[Item]) -> Iterator[Item]:
+    """The items, for a loop whose passes are branches of their own; branches do not branch again."""
+    if len(items) < 2 or not _is_capturing() or _inside:
+        yield from items
+    else:
+        yield from _in_branches(items)
+
+
+def _in_branches(items: Sequence[Item]) -> Iterator[Item]:
     global _inside
     main = torch.cuda.current_stream()
     streams = _streams.setdefault(main.device_index, [])
     while len(streams) < len(items):
         streams.append(torch.cuda.Stream(main.device, FIRST))
-    results = []
     _inside = True
     try:
         for item, stream in zip(items, streams, strict=False):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                results.append(work(item))
+                yield item
     finally:
         _inside = False
         for stream in streams[: len(items)]:
             main.wait_stream(stream)
         _held.clear()
-    return results

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.optim import Optimizer
 
 from dpbnn import _validate
@@ -48,24 +49,20 @@ LARGEST_RHO = 80.0
 MEAN, RHO = "mean/", "rho/"
 
 
-@dataclass(frozen=True)
+@dataclass
 class BBPState:
-    """Means and rhos, updated in place, and room for a step's draws."""
+    """Means and rhos, which are updated in place, also as `parameters` by name, and room for a step's draws."""
 
     mean: Flat
     rho: Flat
+    parameters: Weights
     optimizer: Optimizer | None
     plan: PrivacyPlan
     seed: int
-    work: "_Work"
-
-    @property
-    def parameters(self) -> Weights:
-        """Both under one roof."""
-        return _both(self.mean.views, self.rho.views)
+    draws: "_StepDraws"
 
 
-class _Work:
+class _StepDraws:
     """The draws of one step, ``w = mean + std e``, its standard deviations, and ``d std / d rho = sigmoid(rho)``.
 
     Steps come in pairs with opposite draws, e and -e: each is standard normal, and in the gradient of rho, which is a
@@ -77,10 +74,10 @@ class _Work:
         self.std, self.slope = Flat(like), Flat(like)  # room that is used again: fresh memory would cost more
         self.e = [Flat(like) for _ in range(num_draws)]
         self.w = [Flat(like) for _ in range(num_draws)]
-        self.draws = [Draw(w.views, e.views) for w, e in zip(self.w, self.e, strict=True)]
+        self.each = [Draw(w.views, e.views) for w, e in zip(self.w, self.e, strict=True)]
 
     def prepare(self, state: BBPState) -> None:
-        """Compute all of it from mean, rho and e, every time: a CUDA graph of `weights` must hold this too."""
+        """Compute everything from mean, rho and e, each time: a CUDA graph of `weights` must hold this too."""
         torch.sigmoid(state.rho.numbers, out=self.slope.numbers)
         std = torch.clamp(state.rho.numbers, max=LARGEST_RHO, out=self.std.numbers).exp_().log1p_()
         for e, w in zip(self.e, self.w, strict=True):
@@ -138,8 +135,9 @@ class BBP(Method[BBPState]):
         mean, rho = Flat.copied(weights), Flat(weights)
         for name, values in rho.views.items():
             values.fill_(_inverse_softplus(self._initial_std(name, weights)))
-        optimizer = self._descent.start(_both(mean.views, rho.views))
-        return BBPState(mean, rho, optimizer, plan, seed, _Work(weights, self.num_draws))
+        parameters = _both(mean.views, rho.views)
+        optimizer = self._descent.start(parameters)
+        return BBPState(mean, rho, parameters, optimizer, plan, seed, _StepDraws(weights, self.num_draws))
 
     def _initial_std(self, name: str, weights: Weights) -> float:
         layer = weights.get(f"{name.rpartition('.')[0]}.weight".lstrip("."), weights[name])
@@ -148,33 +146,31 @@ class BBP(Method[BBPState]):
         prior = self.prior.for_weight(name)
         return min(std, prior.scale) if isinstance(prior, Gaussian) else std
 
-    def phase(self, state: BBPState, step: int) -> Hashable | None:
-        """The learning rate, unless the optimizer counts on the host."""
+    def begin_step(self, state: BBPState, step: int) -> Hashable | None:
+        """Draw e. The phase is the learning rate, unless the optimizer counts on the host."""
+        state.draws.draw(state.seed, *divmod(step, 2))
         return self._descent.phase(state.optimizer, step)
-
-    def begin_step(self, state: BBPState, step: int) -> None:
-        """Draw e."""
-        state.work.draw(state.seed, *divmod(step, 2))
 
     def weights(self, state: BBPState, step: int) -> Weights | Draws:
         """One draw, or several with what rho does to each: ``dw / drho = e sigmoid(rho)``."""
-        work = state.work
-        work.prepare(state)
+        draws = state.draws
+        draws.prepare(state)
         if self.form == "aligned":
-            return work.draws[0].weights
-        slope = work.slope.views
-        pulls = tuple({name: e * slope[name] for name, e in draw.e.items()} for draw in work.draws)
-        return Draws(tuple(draw.weights for draw in work.draws), pulls)
+            return draws.each[0].weights
+        slope = draws.slope.views
+        pulls = tuple({name: e * slope[name] for name, e in draw.e.items()} for draw in draws.each)
+        return Draws(tuple(draw.weights for draw in draws.each), pulls)
 
     def update(self, state: BBPState, noisy: NoisySum, step: int) -> BBPState:
         """Descend in mean and rho along the released gradient and the KL's, at the draws that `weights` has left."""
-        work, n, B = state.work, state.plan.dataset_size, state.plan.batch_size
-        slope = _both({}, work.slope.views)
-        kl_in_mean, kl_in_std = kl_gradient(self.prior, state.mean.views, work.std.views, work.draws)
+        draws, n, B = state.draws, state.plan.dataset_size, state.plan.batch_size
+        slope = _both({}, draws.slope.views)
+        kl_in_mean, kl_in_std = kl_gradient(self.prior, state.mean.views, draws.std.views, draws.each)
         terms = [Term(_both({}, part), n * divisor, slope) for part, divisor in kl_in_std]
         terms += [Term(_both(part, {}), n * divisor) for part, divisor in kl_in_mean]
         if self.form == "aligned":
-            in_std = of_each(torch.mul, noisy.gradients, work.draws[0].e, into=work.draws[0].weights)  # not needed now
+            first = draws.each[0]
+            in_std = of_each(torch.mul, dict(noisy.gradients), first.e, into=first.weights)  # which are not needed now
             terms += [Term(_both(noisy.gradients, {}), B), Term(_both({}, in_std), B, slope)]
         else:
             in_mean, in_rho = ({name: g[i] for name, g in noisy.gradients.items()} for i in (0, 1))
@@ -187,24 +183,13 @@ class BBP(Method[BBPState]):
         mean = {name: values.clone() for name, values in state.mean.views.items()}
         return MeanField(mean, {name: F.softplus(values) for name, values in state.rho.views.items()})
 
-    def state_to_save(self, state: BBPState) -> dict[str, Any]:
-        """Means, rhos and the optimizer's own state."""
-        return {"parameters": state.parameters, "optimizer": state.optimizer.state_dict() if state.optimizer else {}}
-
-    def restored(self, state: BBPState, saved: Mapping[str, Any]) -> BBPState:
-        """Means, rhos and the optimizer's own state, as saved."""
-        for name, values in state.parameters.items():
-            values.copy_(saved["parameters"][name])
-        self._descent.restore(state.optimizer, saved["optimizer"])
-        return state
-
     def report(self, plan: PrivacyPlan) -> dict[str, Any]:
         """The settings."""
         own = {"form": self.form, "num_draws": self.num_draws, "initial_std": self.initial_std}
         return {"method": "bbp", "prior": repr(self.prior), **own, **self._descent.settings()}
 
 
-def _both(mean: Weights, rho: Weights) -> Weights:
+def _both(mean: Mapping[str, Tensor], rho: Mapping[str, Tensor]) -> Weights:
     named = {MEAN + name: values for name, values in mean.items()}
     return named | {RHO + name: values for name, values in rho.items()}
 

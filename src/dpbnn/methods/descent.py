@@ -14,6 +14,7 @@ from inspect import signature
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from dpbnn import _validate
@@ -36,14 +37,11 @@ SMALLEST_RATE, LARGEST_RATE = 1e-30, 1e15
 
 @dataclass(frozen=True)
 class Term:
-    """A part of the gradient: `gradients` over `divisor`, times `factors` where there are any.
+    """A part of the gradient: `gradients` over `divisor`, times `factors` if given; zero where no name is given."""
 
-    A weight that it does not name has no gradient there.
-    """
-
-    gradients: Weights
+    gradients: Mapping[str, Tensor]
     divisor: float
-    factors: Weights | None = None
+    factors: Mapping[str, Tensor] | None = None
 
     def add_to(self, totals: Weights, scale: float) -> None:
         """Add `scale` times the term, in place."""
@@ -98,18 +96,8 @@ class Descent:
         except (TypeError, ValueError) as error:
             raise DpbnnError(f"options do not fit torch.optim.{self._class().__name__}: {error}.") from error
 
-    def restore(self, optimizer: Optimizer | None, saved: Mapping[str, Any]) -> None:
-        """Load a saved state, but keep `capturable`: the run may go on without the CUDA device it was saved on."""
-        if optimizer is None:
-            return
-        counting = [group.get("capturable") for group in optimizer.param_groups]
-        optimizer.load_state_dict(dict(saved))
-        for group, is_capturable in zip(optimizer.param_groups, counting, strict=True):
-            if is_capturable is not None:
-                group["capturable"] = is_capturable
-
     def phase(self, optimizer: Optimizer | None, step: int) -> Hashable | None:
-        """The rate, where a step can be recorded: where it keeps nothing on the host that changes."""
+        """The rate, if a step can be captured: no optimizer counts steps on the host."""
         counts_on_device = optimizer is None or optimizer.defaults.get("capturable", False)
         return value_at(self.learning_rate, step) if counts_on_device or type(optimizer) is torch.optim.SGD else None
 

@@ -30,7 +30,7 @@ Scaled = tuple[Weights, float]
 """Tensors by name, and what they are to be divided by."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Draw:
     """``w = mean + std e``"""
 

@@ -2,7 +2,7 @@
 
     w <- w - eta (G / B + grad r(w) / n),      one mask for each record and step
 
-At prediction the masks are drawn again, and what differs between them is the doubt about the weights.
+At prediction masks are drawn again; how far their answers differ is the epistemic uncertainty.
 
     >>> import dpbnn
     >>> dpbnn.MCDropout(learning_rate=2e-4, optimizer="Adam").report(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["SGD", "SGDState"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class SGDState:
     """The weights, which are updated in place, and the optimizer, unless it is plain descent."""
 
@@ -78,8 +78,8 @@ class SGD(Method[SGDState]):
         own = in_one_piece(weights)
         return SGDState(own, self._descent.start(own), plan)
 
-    def phase(self, state: SGDState, step: int) -> Hashable | None:
-        """The learning rate, unless the optimizer counts on the host."""
+    def begin_step(self, state: SGDState, step: int) -> Hashable | None:
+        """The learning rate is the phase, unless the optimizer counts on the host."""
         return self._descent.phase(state.optimizer, step)
 
     def weights(self, state: SGDState, step: int) -> Weights:
@@ -96,17 +96,6 @@ class SGD(Method[SGDState]):
     def to_posterior(self, state: SGDState) -> PointEstimate:
         """The last weights."""
         return PointEstimate({name: values.clone() for name, values in state.weights.items()})
-
-    def state_to_save(self, state: SGDState) -> dict[str, Any]:
-        """Weights and the optimizer's own state."""
-        return {"weights": state.weights, "optimizer": state.optimizer.state_dict() if state.optimizer else {}}
-
-    def restored(self, state: SGDState, saved: Mapping[str, Any]) -> SGDState:
-        """Weights and the optimizer's own state, as saved."""
-        for name, values in state.weights.items():
-            values.copy_(saved["weights"][name])
-        self._descent.restore(state.optimizer, saved["optimizer"])
-        return state
 
     def report(self, plan: PrivacyPlan) -> dict[str, Any]:
         """The settings, and the temperature that the plan's noise implies."""

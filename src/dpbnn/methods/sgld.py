@@ -14,7 +14,7 @@ Reference: Welling and Teh 2011.
 """
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -43,11 +43,11 @@ ROUNDING = 1e-11
 """What is added to the noise, so that rounding it to twelve digits does not take any away."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class SGLDState:
-    """The weights, which are updated in place, and what is kept of the chain.
+    """The weights, which are updated in place, and the samples that are kept of the chain.
 
-    Without privacy also room for the Langevin noise, which the privacy noise does not provide then.
+    Without privacy, also room for the Langevin noise, which the privacy noise provides otherwise.
     """
 
     weights: Weights
@@ -131,22 +131,22 @@ class SGLD(Method[SGLDState]):
         langevin_noise = None if plan.is_private else Flat(own)
         return SGLDState(own, self.keep_as.open(own, plan.steps), plan, seed, langevin_noise)
 
-    def phase(self, state: SGLDState, step: int) -> Hashable | None:
-        """The learning rate, and whether the iterate is kept."""
-        return value_at(self.learning_rate, step), state.store.is_kept(step)
+    def begin_step(self, state: SGLDState, step: int) -> Hashable | None:
+        """Make room for the iterate; without privacy, draw the Langevin noise.
 
-    def begin_step(self, state: SGLDState, step: int) -> None:
-        """Make ready for the iterate; without privacy, draw the Langevin noise."""
+        The phase is the learning rate, and whether the iterate is kept.
+        """
         state.store.expect(step)
         if state.langevin_noise is not None:
             state.langevin_noise.draw_normals(derived_seed(state.seed, step))
+        return value_at(self.learning_rate, step), state.store.is_kept(step)
 
     def weights(self, state: SGLDState, step: int) -> Weights:
         """The current weights."""
         return state.weights
 
     def update(self, state: SGLDState, noisy: NoisySum, step: int) -> SGLDState:
-        """``w <- w - n eta (G / B + grad r(w) / n)``: DP-SGD with the learning rate n eta."""
+        """``w <- w - n eta (G / B + grad r(w) / n)``: DP-SGD with the learning rate n eta. Keeps the iterate if due."""
         plan, rate = state.plan, value_at(self.learning_rate, step)
         from_prior = prior_term(self.prior, state.weights, plan.dataset_size)
         terms = [from_prior, Term(noisy.gradients, plan.batch_size)]
@@ -154,10 +154,6 @@ class SGLD(Method[SGLDState]):
         if state.langevin_noise is not None:
             scale = math.sqrt(2 * rate * (1.0 if self.temperature is None else self.temperature))
             Term(state.langevin_noise.views, 1.0).add_to(state.weights, scale)
-        return state
-
-    def keep(self, state: SGLDState, step: int) -> SGLDState:
-        """Write the iterate down, if it is to be kept."""
         state.store.write(step, state.weights)
         return state
 
@@ -168,17 +164,6 @@ class SGLD(Method[SGLDState]):
     def to_posterior(self, state: SGLDState) -> Posterior:
         """What was kept of the chain."""
         return state.store.posterior(state.weights)
-
-    def state_to_save(self, state: SGLDState) -> dict[str, Any]:
-        """Weights and what was kept."""
-        return {"weights": state.weights, "kept": state.store.to_save()}
-
-    def restored(self, state: SGLDState, saved: Mapping[str, Any]) -> SGLDState:
-        """Weights and what was kept, as saved."""
-        for name, values in state.weights.items():
-            values.copy_(saved["weights"][name])
-        state.store.restore(saved["kept"])
-        return state
 
     def report(self, plan: PrivacyPlan) -> dict[str, Any]:
         """The settings, and the temperature that the chain runs at."""

@@ -25,7 +25,8 @@ from dpbnn.release.draft import Draft
 from dpbnn.seeds import derived_seed
 from dpbnn.tables.settings import NOISE_LEVEL, Chosen, Facts
 from dpbnn.training.checkpoint import opened
-from dpbnn.training.fit import prepared
+from dpbnn.training.loop import train as take_all_steps
+from dpbnn.training.run import prepared
 
 __all__ = ["EXPECTED", "in_units", "train"]
 
@@ -76,11 +77,12 @@ def train(
         warn(chosen.caution)
     with muted(*EXPECTED), opened(checkpoint, take_over) as folder:
         network, method = _network(facts, chosen, seed), _method(chosen, facts.rows)
-        run = prepared(network, X, y, method, chosen.plan, _likelihood(facts), seed).inspected(X, y)
+        run = prepared(network, X, y, method, chosen.plan, _likelihood(facts), seed).linted(X, y)
         run = replace(run, findings=(*findings, *run.findings))
-        position = run.trained(ledger, folder, progress=progress)
+        position = run.begin(ledger, folder)
+        take_all_steps([position], folder, progress=progress)
         draft = run.draft(position)
-        run.save(position, folder)
+        position.save(folder)
     if NOISE_LEVEL not in chosen.purchases:
         return draft
     level = ledger.buy(NOISE_LEVEL, lambda permit: _noise_level(draft, X, y, permit))

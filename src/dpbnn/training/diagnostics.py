@@ -8,7 +8,7 @@ from torch import Tensor
 __all__ = ["Diagnostics"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Diagnostics:
     """Nothing, unless it is wanted; then batch size, mean gradient norm and share of clipped records of each step."""
 

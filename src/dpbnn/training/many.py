@@ -1,4 +1,4 @@
-"""`fit_many`: several runs on the same records, all at once where a CUDA device can record them.
+"""`fit_many`: several runs on the same records, all at once where a CUDA device can capture them.
 
     >>> import torch, dpbnn
     >>> x, y = torch.randn(100, 3), torch.randint(2, (100,))
@@ -10,14 +10,13 @@
     >>> [release.settings["learning_rate"] for release in dpbnn.fit_many(setups, x, y, progress=False)]
     [0.1, 0.3]
 
-A small network leaves a large device idle: the steps of all runs are recorded as branches of one CUDA graph, and one
+A small network leaves a large device idle: the steps of all runs are captured side by side in one CUDA graph, and one
 launch takes a step of each. Every run has its own batches, noise and state, as if it were alone.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,15 +31,16 @@ from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.release.release import Release
-from dpbnn.training.fit import Position, Run, prepared
-from dpbnn.training.prepare import on_current_device, refuse_several_processes
-from dpbnn.training.progress import tracked
-from dpbnn.training.steps import RecordedSteps, why_not_recorded
+from dpbnn.training.loop import train
+from dpbnn.training.position import Position
+from dpbnn.training.prepare import refuse_several_processes
+from dpbnn.training.run import Run, prepared
+from dpbnn.training.steps import why_not_captured
 
 __all__ = ["Setup", "fit_many"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Setup:
     """One run of several.
 
@@ -93,7 +93,7 @@ def fit_many(
         both = id(one.model), id(one.likelihood)
         with _named(index):
             run = prepared(one.model, x, targets, *how, must_try=both not in tried)
-            runs.append(run.inspected(x, targets))
+            runs.append(run.linted(x, targets))
         tried.add(both)
     with ExitStack() as reserved:
         for index, run in enumerate(runs):
@@ -105,14 +105,11 @@ def fit_many(
 def _released(runs: list[Run], progress: bool) -> list[Release]:
     """Charge all of them at once, or none; and train them."""
     ledgers = Ledger.open_all([run.work.plan for run in runs])
-    positions = [run.begin(None, ledger) for run, ledger in zip(runs, ledgers, strict=True)]
-    releases: dict[int, Release] = {}
-    for group in _groups(runs, positions):
-        own_runs = [runs[index] for index in group]
-        reached = _train(own_runs, [positions[index] for index in group], progress)
-        for index, run, position in zip(group, own_runs, reached, strict=True):
-            releases[index] = run.release(position, settings={"runs_on_the_same_records": len(runs)})
-    return [releases[index] for index in range(len(runs))]
+    positions = [run.begin(ledger) for run, ledger in zip(runs, ledgers, strict=True)]
+    for group in _groups(positions):
+        train(group, progress=progress)
+    drafts = [run.draft(position) for run, position in zip(runs, positions, strict=True)]
+    return [draft.release(settings={"runs_on_the_same_records": len(runs)}) for draft in drafts]
 
 
 def _listed(setups: object) -> list[Setup]:
@@ -142,35 +139,12 @@ def _shared(first: Run, x: Any, y: Any) -> tuple[Any, Any]:
     return (first.work.records, None) if isinstance(first.work.records, ResidentRecords) else (x, y)
 
 
-def _groups(runs: Sequence[Run], positions: Sequence[Position]) -> Iterable[list[int]]:
-    """Runs that can be recorded together; all others alone."""
-    groups: dict[Any, list[int]] = {}
-    for index, (run, position) in enumerate(zip(runs, positions, strict=True)):
-        resident = isinstance(run.work.records, ResidentRecords)
-        alone = not resident or why_not_recorded(run.work, position.state, 0) is not None
-        key = index if alone else (run.work.plan.steps, run.work.device, id(run.work.records))
-        groups.setdefault(key, []).append(index)
+def _groups(positions: Sequence[Position]) -> Iterable[list[Position]]:
+    """Runs that can be captured together; all others alone."""
+    groups: dict[Any, list[Position]] = {}
+    for index, position in enumerate(positions):
+        work = position.work
+        can_share = isinstance(work.records, ResidentRecords) and why_not_captured(work, position.state, 0) is None
+        key = (work.plan.steps, work.device, id(work.records)) if can_share else index
+        groups.setdefault(key, []).append(position)
     return groups.values()
-
-
-def _train(runs: list[Run], positions: list[Position], progress: bool) -> list[Position]:
-    device, steps = runs[0].work.device, runs[0].work.plan.steps
-    with on_current_device(device):
-        if len(runs) == 1:
-            return [_last(runs[0], positions[0], progress)]
-        ledgers = [position.ledger for position in positions]
-        states = [position.state for position in positions]
-        together = RecordedSteps([run.work for run in runs], states, 0, ledgers=ledgers)
-        for step in tracked(range(steps), f"training {len(runs)} runs", progress):
-            for ledger in ledgers:
-                ledger.enter(step, step)
-            states = together.all_at_once(step)
-            for ledger in ledgers:
-                ledger.use(step, step)
-    reached = zip(positions, states, strict=True)
-    return [replace(position, state=state, how=together.how, step=steps) for position, state in reached]
-
-
-def _last(run: Run, position: Position, progress: bool) -> Position:
-    reached = deque(tracked(run.steps(position, None), "training", progress, run.work.plan.steps), maxlen=1)
-    return reached[0]

@@ -21,8 +21,8 @@ class Display(Protocol):
 
 
 @contextmanager
-def show_progress(plan: PrivacyPlan, steps_done: int, wanted: bool) -> Iterator[Display]:
-    """A progress bar on standard error, if that is a terminal."""
+def show_progress(plan: PrivacyPlan, steps_done: int, wanted: bool, num_runs: int = 1) -> Iterator[Display]:
+    """A progress bar on standard error, if that is a terminal; with epsilon, if it is that of a single run."""
     if not wanted or not sys.stderr.isatty():
         yield lambda steps_done, measure="": None
         return
@@ -37,7 +37,7 @@ def show_progress(plan: PrivacyPlan, steps_done: int, wanted: bool) -> Iterator[
     )
 
     columns = (
-        TextColumn("training"),
+        TextColumn("training" if num_runs == 1 else f"training {num_runs} runs"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -51,7 +51,7 @@ def show_progress(plan: PrivacyPlan, steps_done: int, wanted: bool) -> Iterator[
 
         def display(steps_done: int, measure: str = "") -> None:
             nonlocal milestone, shown
-            if steps_done > milestone or not shown:
+            if num_runs == 1 and (steps_done > milestone or not shown):
                 milestone = _next_milestone(steps_done, plan.steps)
                 shown = f"epsilon at most {plan.epsilon(steps=milestone):.3f}" if plan.is_private else "no privacy"
             bar.update(task, completed=steps_done, epsilon=shown, measure=measure)

@@ -39,12 +39,12 @@ class PublicMeasure:
             return PublicMeasure(checked, None, None, every)
         if not isinstance(public_data, tuple) or len(public_data) != 2:
             raise DpbnnError(f"public_data must be a pair (X, y), got {type(public_data).__name__}.")
-        own = next(checked.objective.model.parameters())
-        records = as_records(*public_data, own.dtype)
+        weight = next(checked.objective.model.parameters())
+        records = as_records(*public_data, weight.dtype)
         if not isinstance(records, InMemoryRecords):
             raise DpbnnError("public_data must be a pair of tensors or arrays, got a Dataset.")
         checked.objective.likelihood.check_values(records.y, checked.num_outputs)
-        return PublicMeasure(checked, records.x.to(own.device), records.y.cpu(), every)  # predictions are there
+        return PublicMeasure(checked, records.x.to(weight.device), records.y.cpu(), every)  # predictions are there
 
     def after(self, steps_done: int, posterior: Callable[[], Posterior]) -> str:
         """The last measure as text; a new one if it is time."""

@@ -65,7 +65,7 @@ def largest_delta(patch):
 
 
 def given_back(patch):
-    original = training.Run.trained
+    original = training.train
 
     def planted(*arguments, **how):
         try:
@@ -75,7 +75,7 @@ def given_back(patch):
                 account.charges.pop()
             raise
 
-    patch.setattr(training.Run, "trained", planted)
+    patch.setattr(training, "train", planted)
 
 
 BUGS = [

@@ -9,10 +9,10 @@ import torch
 import dpbnn
 from dpbnn._warn import muted
 from dpbnn.privacy.ledger import Ledger, fingerprint
-from dpbnn.training import fit as training
 from dpbnn.training.checkpoint import Checkpoint
 from dpbnn.training.checkpoint.journal import HEADER_BYTES, LINE_BYTES, Journal, Line
-from dpbnn.training.steps import eager, work
+from dpbnn.training.position import Position
+from dpbnn.training.steps import eager
 from tests.audit.planted.common import STEPS, Bug, X, fitted, scaled
 
 
@@ -22,18 +22,18 @@ class Power:
     def __init__(self, patch, lasts, seen=None, at_each=lambda step: None):
         original, noise, keys, taken = eager.EagerSteps.take, eager.add_noise, {}, []
 
-        def noted(clipped, noise_multiplier, randomness, step):
-            keys[step] = randomness.key
-            return noise(clipped, noise_multiplier, randomness, step)
+        def noted(clipped, noise_multiplier, source, step):
+            keys[step] = source.randomness.key
+            return noise(clipped, noise_multiplier, source, step)
 
-        def take(steps, state, noisy, step):
+        def take(steps, noisy, step):
             at_each(step)
             taken.append(step)
             if seen is not None:
-                seen.append((keys[step], step, fingerprint(noisy)))
+                seen.append((keys[step], step, fingerprint(*noisy)))
             if len(taken) == lasts:
                 raise KeyboardInterrupt
-            return original(steps, state, noisy, step)
+            return original(steps, noisy, step)
 
         patch.setattr(eager, "add_noise", noted)
         patch.setattr(eager.EagerSteps, "take", take)
@@ -46,8 +46,8 @@ def run(folder, lasts=None, seen=None, seconds=0.0, shrink=1.0, at_each=lambda s
     with fresh_key, pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         Power(patch, lasts, seen, at_each)
         if shrink != 1.0:
-            clip = work.clip_and_sum
-            patch.setattr(work, "clip_and_sum", lambda *how, **more: scaled(clip(*how, **more), shrink))
+            clip = eager.clip_and_sum
+            patch.setattr(eager, "clip_and_sum", lambda *how, **more: scaled(clip(*how, **more), shrink))
         return fitted(x, **options)
 
 
@@ -118,14 +118,14 @@ def journal_after_use(patch):
 
 
 def renewed_key_not_saved(patch):
-    original = training._with_fresh_key
+    original = Position.draw_afresh
 
-    def planted(position, folder):
+    def planted(self, folder):
         with pytest.MonkeyPatch.context() as within:
-            within.setattr(training, "_save", lambda *_: None)
-            return original(position, folder)
+            within.setattr(Position, "save", lambda *_: None)
+            original(self, folder)
 
-    patch.setattr(training, "_with_fresh_key", planted)
+    patch.setattr(Position, "draw_afresh", planted)
 
 
 BUGS = [

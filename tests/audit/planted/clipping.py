@@ -10,9 +10,10 @@ from dpbnn.audit.rounding import audit_rounding
 from dpbnn.clipping import engines, gradient, summation
 from dpbnn.clipping.check import compatibility, trial
 from dpbnn.clipping.forms.per_record import Dense
-from dpbnn.training.steps import eager, work
+from dpbnn.training.steps import eager
+from dpbnn.training.steps import work as steps_work
 from dpbnn.types import ClippedSum
-from tests.audit.planted.common import PLAN, Bug, X, Y, after_clipping, attacked, network, scaled
+from tests.audit.planted.common import PLAN, Bug, X, Y, after_clipping, attacked, clip_by, network, scaled
 
 
 class Centred(nn.Module):
@@ -70,7 +71,7 @@ def own_gradients():
         own = dict(zip(dict(model.named_parameters()), torch.autograd.grad(loss, model.parameters()), strict=True))
         norm = float(torch.cat([values.ravel() for values in own.values()]).norm())
         factor = min(1.0, PLAN.clip_norm / (1 + gradient.ROUNDING_ROOM) / norm)
-        found = work.clip_and_sum(
+        found = eager.clip_and_sum(
             compatibility.check_model(model, dpbnn.Categorical(), x[None], y[None]),
             {name: values.detach() for name, values in model.named_parameters()},
             x[None],
@@ -86,13 +87,13 @@ def of_the_batch_that_came(change):
     """A patch of `add_noise` that knows how many records there were."""
 
     def plant(patch):
-        original_clip, original_noise, sizes = work.clip_and_sum, eager.add_noise, []
+        original_clip, original_noise, sizes = eager.clip_and_sum, eager.add_noise, []
 
         def clip(checked, where, x, *arguments, **how):
             sizes.append(max(1, len(x)))
             return original_clip(checked, where, x, *arguments, **how)
 
-        patch.setattr(work, "clip_and_sum", clip)
+        clip_by(patch, clip)
         patch.setattr(eager, "add_noise", lambda sums, *how: change(original_noise, sums, sizes[-1], *how))
 
     return plant
@@ -161,7 +162,7 @@ def clip_for_each_layer(patch):
 
 def means_of_micro_batches(patch):
     """Each micro-batch's mean gradient is clipped, where each record's should be."""
-    original = work.clip_and_sum
+    original = eager.clip_and_sum
 
     def planted(checked, where, x, y, settings, **how):
         size, clip_norm = settings.micro_batch_size, settings.clip_norm
@@ -176,12 +177,12 @@ def means_of_micro_batches(patch):
             total = ClippedSum(sums, clip_norm, part.types)
         return total
 
-    patch.setattr(work, "clip_and_sum", planted)
+    clip_by(patch, planted)
 
 
 def frozen_gradients_leak(patch):
     """What records do to a frozen layer joins the gradient of a trained bias, beyond the clip."""
-    original = work.clip_and_sum
+    original = eager.clip_and_sum
 
     def planted(checked, where, x, y, settings, **how):
         clipped = original(checked, where, x, y, settings, **how)
@@ -194,7 +195,7 @@ def frozen_gradients_leak(patch):
             clipped.gradients["2.bias"] += leaked.nan_to_num(0.0, 0.0, 0.0).ravel()[:3]
         return clipped
 
-    patch.setattr(work, "clip_and_sum", planted)
+    clip_by(patch, planted)
 
 
 def no_numbers_let_through(patch):
@@ -232,7 +233,7 @@ def mixing_not_refused(patch):
 
 
 def sums_in_float32(patch):
-    for module, name in ((gradient, "LARGEST_PART"), (work, "LARGEST_PART"), (summation, "LARGEST_PART")):
+    for module, name in ((gradient, "LARGEST_PART"), (steps_work, "LARGEST_PART"), (summation, "LARGEST_PART")):
         patch.setattr(module, name, 2**30)
 
 

@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 import dpbnn
+from dpbnn.audit import attack
 from dpbnn.audit.mechanism import audit_mechanism
 from dpbnn.clipping.objective import Objective
 from dpbnn.release import draft
-from dpbnn.training.steps import eager, work
+from dpbnn.training.steps import captured, eager
 
 PLAN = dpbnn.PrivacyPlan(dataset_size=50, batch_size=50, steps=4, clip_norm=0.7, noise_multiplier=1.0, delta=1e-5)
 X, Y = torch.randn(40, 5, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3
@@ -60,11 +61,17 @@ def before_noise(change):
     return plant
 
 
+def clip_by(patch, planted):
+    """In training and in the attack alike, which compares releases with the same sums without noise."""
+    for module in (eager, captured, attack):
+        patch.setattr(module, "clip_and_sum", planted)
+
+
 def after_clipping(change):
     """A patch of the clipped sum; `change` gets it, how to have it with other arguments, and the inputs."""
 
     def plant(patch):
-        original = work.clip_and_sum
+        original = eager.clip_and_sum
 
         def planted(checked, where, x, y, settings, **how):
             def again(**other):
@@ -72,7 +79,7 @@ def after_clipping(change):
 
             return change(again(), again, x)
 
-        patch.setattr(work, "clip_and_sum", planted)
+        clip_by(patch, planted)
 
     return plant
 

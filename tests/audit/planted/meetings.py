@@ -17,9 +17,9 @@ from dpbnn.methods.sgld import SGLD
 from dpbnn.methods.store import keep_samples
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.release import release
-from dpbnn.training import fit as training
+from dpbnn.training import position
 from dpbnn.training.checkpoint import journal, opened
-from dpbnn.training.steps import EagerSteps, RecordedSteps, eager
+from dpbnn.training.steps import CapturedSteps, EagerSteps, eager
 from tests.audit.planted.checkpoints import run
 from tests.audit.planted.common import STEPS, Bug, X, Y, fitted, network
 
@@ -32,9 +32,9 @@ def captured():
     def means(batch, both):
         how = BBP(0.1), BATCHES[batch], "flat", "cpu"
         first, second = run_of(*how), run_of(*how)
-        steps = EagerSteps(first.work, 0), RecordedSteps([second.work], [second.state], 0, Replays())
-        for own, position in zip(steps, (first, second), strict=True):
-            _, state = taken(own, position, 4, both)
+        eager_steps = EagerSteps([first.work], [first.state], 0)
+        for steps in (eager_steps, CapturedSteps([second.work], [second.state], 0, Replays())):
+            _, state = taken(steps, 4, both)
             yield BBP(0.1).to_posterior(state).tensors()
 
     pairs = [means(batch, both) for batch, both in (("several sizes of parts", False), ("one part", True))]
@@ -113,11 +113,11 @@ def other_precision(folder):
     """Contract: a run that goes on in another precision draws its noise from another key."""
     keys, noise = [], eager.add_noise
 
-    def noted(clipped, noise_multiplier, randomness, step):
-        keys.append(randomness.key)
+    def noted(clipped, noise_multiplier, source, step):
+        keys.append(source.randomness.key)
         if len(keys) == 5:
             raise KeyboardInterrupt
-        return noise(clipped, noise_multiplier, randomness, step)
+        return noise(clipped, noise_multiplier, source, step)
 
     for precision in (None, "bfloat16"):
         how = {"checkpoint": folder / "state", "execution": dpbnn.Execution(precision=precision)}
@@ -131,13 +131,13 @@ def cache_on_the_host(patch):
     weights, update = BBP.weights, BBP.update
 
     def cached(self, state, step):
-        if getattr(state.work, "seen", None) != step:
-            state.work.seen = step
+        if getattr(state.draws, "seen", None) != step:
+            state.draws.seen = step
             return weights(self, state, step)
-        return state.work.draws[0].weights
+        return state.draws.each[0].weights
 
     def forgotten(self, state, noisy, step):
-        state.work.seen = None
+        state.draws.seen = None
         return update(self, state, noisy, step)
 
     patch.setattr(BBP, "weights", cached)
@@ -169,7 +169,7 @@ def journal_believed(patch):
 
 
 def environment_ignored(patch):
-    patch.setattr(training, "_environment", lambda _: {})
+    patch.setattr(position, "_environment", lambda _: {})
     patch.setattr(Ledger, "has_charged", lambda *_: False)  # which would notice that bits differ
 
 

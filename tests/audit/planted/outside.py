@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpbnn.training import fit as training
+from dpbnn.training.run import Run
 from dpbnn.training.steps import eager
 from dpbnn.types import NoisySum
 from tests.audit.planted.common import STEPS, Bug, X, Y, before_noise, fitted
 
 
 def watched_noise(patch, seen):
-    """Notes the randomness of every release."""
+    """Notes the source of the noise of every release."""
     original = eager.add_noise
 
-    def noted(clipped, noise_multiplier, randomness, step):
-        seen.append(randomness)
-        return original(clipped, noise_multiplier, randomness, step)
+    def noted(clipped, noise_multiplier, source, step):
+        seen.append(source)
+        return original(clipped, noise_multiplier, source, step)
 
     patch.setattr(eager, "add_noise", noted)
 
@@ -48,7 +48,7 @@ def secret_key(folder):
     with pytest.MonkeyPatch.context() as patch:
         watched_noise(patch, seen)
         fitted().save(folder / "release")
-    key = seen[0].key
+    key = seen[0].randomness.key
     forms = key, key.hex().encode(), base64.b64encode(key), str(int.from_bytes(key)).encode()
     files = [file.read_bytes() for file in (folder / "release").iterdir()]
     return any(form in content for form in forms for content in files)
@@ -67,13 +67,13 @@ def of_releases(change):
     """A patch of what `fit` returns; `change` gives further settings."""
 
     def plant(patch):
-        original = training.Run.release
+        original = Run.draft
 
         def planted(self, position, *arguments):
             found = original(self, position, *arguments)
             return replace(found, settings={**found.settings, **change(position)})
 
-        patch.setattr(training.Run, "release", planted)
+        patch.setattr(Run, "draft", planted)
 
     return plant
 
@@ -92,18 +92,17 @@ def norms_in_the_log(patch):
 def two_releases_in_a_step(patch):
     original = eager.EagerSteps.release
 
-    def planted(self, state, step):
-        first = original(self, state, step)
-        self._batches = self._read(step)  # the same batch, with other noise
-        noise = eager.add_noise
-        eager.add_noise = lambda clipped, multiplier, randomness, _: noise(
-            clipped, multiplier, randomness, step + 2**30
-        )
+    def planted(self, step):
+        (first,) = original(self, step)
+        self._batches = [eager.batches_of(work, step) for work in self._runs]  # the same batch, with other noise
+        noise, ledgers = eager.add_noise, self._ledgers
+        eager.add_noise = lambda clipped, multiplier, source, _: noise(clipped, multiplier, source, step + 2**30)
+        self._ledgers = []
         try:
-            second = original(self, state, step)
+            (second,) = original(self, step)
         finally:
-            eager.add_noise = noise
-        return NoisySum({name: (own + second.gradients[name]) / 2 for name, own in first.gradients.items()})
+            eager.add_noise, self._ledgers = noise, ledgers
+        return [NoisySum({name: (own + second.gradients[name]) / 2 for name, own in first.gradients.items()})]
 
     patch.setattr(eager.EagerSteps, "release", planted)
 

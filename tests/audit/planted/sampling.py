@@ -6,7 +6,8 @@ import torch
 from dpbnn.audit.sampling import audit_sampling
 from dpbnn.data.records import InMemoryRecords
 from dpbnn.privacy.noise.sampling import PoissonSampler
-from dpbnn.training.steps import eager, work
+from dpbnn.training.steps import eager
+from dpbnn.training.steps.work import Work
 from tests.audit.planted.common import Bug
 
 
@@ -65,20 +66,20 @@ def tables_used_twice(sampler, drawn, step):
 
 
 def batches_cut_at_the_expected_size(patch):
-    original = eager.EagerSteps._read
+    original = eager.batches_of
 
-    def planted(self, first_step):
-        size = self._work.plan.batch_size
-        return ((x[:size], y[:size]) for x, y in original(self, first_step))
+    def planted(work, first_step):
+        size = work.plan.batch_size
+        return ((x[:size], y[:size]) for x, y in original(work, first_step))
 
-    patch.setattr(eager.EagerSteps, "_read", planted)
+    patch.setattr(eager, "batches_of", planted)
 
 
 def rate_from_the_data(patch):
     def sampler(self):
         return PoissonSampler(len(self.records), self.plan.batch_size / len(self.records), self.randomness)
 
-    patch.setattr(work.Work, "sampler", property(sampler))
+    patch.setattr(Work, "sampler", property(sampler))
 
 
 def with_the_first_twice(batches):

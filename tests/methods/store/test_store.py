@@ -191,7 +191,7 @@ def test_a_folder_that_cannot_be_made_is_refused_in_one_line(tmp_path):
 def test_a_resumed_run_refuses_samples_on_disk_that_are_not_its_own(tmp_path, harm):
     keeping = dpbnn.KeepSamples(thin=10, path=tmp_path / "samples")
     first = half(keeping.open(LIKE, 200))
-    saved = first.to_save()
+    saved = first.state_dict()
     assert saved["count"] == 5
     del first
     if harm == "another run's samples":
@@ -206,7 +206,7 @@ def test_a_resumed_run_refuses_samples_on_disk_that_are_not_its_own(tmp_path, ha
         os.truncate(tmp_path / "samples" / "0.bin", 8)
     again = keeping.open(LIKE, 200)
     if harm == "none":
-        again.restore(saved)
+        again.load_state_dict(saved)
         for step, weights in enumerate(chain(200)):
             if step >= 150:
                 offer(again, step, weights, 1.0)
@@ -215,7 +215,7 @@ def test_a_resumed_run_refuses_samples_on_disk_that_are_not_its_own(tmp_path, ha
             assert all(torch.equal(found[name], values) for name, values in weights.items())
     else:
         with pytest.raises(dpbnn.DpbnnError, match="not those of the interrupted run"):
-            again.restore(saved)
+            again.load_state_dict(saved)
 
 
 def test_before_the_first_sample_the_posterior_is_the_current_weights():

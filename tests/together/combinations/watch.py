@@ -38,7 +38,7 @@ from dpbnn.privacy import plan
 from dpbnn.privacy.noise import mechanism
 from dpbnn.privacy.noise.randomness import KEY_BYTES, Randomness
 from dpbnn.privacy.noise.sampling import PoissonSampler
-from dpbnn.training.steps import work
+from dpbnn.training.steps import eager
 from dpbnn.types import Draws, NoisySum, Weights
 
 
@@ -211,7 +211,7 @@ def _in_a_row(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _watch_clips(patch: pytest.MonkeyPatch, seen: Seen) -> None:
-    original = work.clip_and_sum
+    original = eager.clip_and_sum
 
     def watched(checked: Any, where: Weights | Draws, x: Tensor, y: Tensor, settings: Any, **how: Any) -> Any:
         objective = checked.objective
@@ -226,7 +226,7 @@ def _watch_clips(patch: pytest.MonkeyPatch, seen: Seen) -> None:
         )  # fmt: skip
         return clipped
 
-    patch.setattr(work, "clip_and_sum", watched)
+    patch.setattr(eager, "clip_and_sum", watched)
 
 
 @contextmanager

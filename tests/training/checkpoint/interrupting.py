@@ -2,10 +2,10 @@
 
 import pytest
 
-from dpbnn.training import fit as training
+from dpbnn.training import loop
 from dpbnn.training.checkpoint import opened
 from dpbnn.training.checkpoint.journal import HEADER_BYTES, LINE, LINE_BYTES
-from dpbnn.training.steps import eager, work
+from dpbnn.training.steps import eager
 from dpbnn.types import ClippedSum
 from tests.training.test_fit import fit
 
@@ -16,7 +16,7 @@ class Interrupt(Exception):
 
 def interrupt_at(patch, at, where="add_noise"):
     """Break off at the given call of one of the loop's own functions."""
-    module = {"fingerprint": training, "clip_and_sum": work}.get(where, eager)
+    module = {"fingerprint": loop}.get(where, eager)
     original, calls = getattr(module, where), [0]
 
     def interrupted(*args, **kwargs):
@@ -57,13 +57,13 @@ def released_in(path):
 
 def other_bits(patch):
     """From now on sums are computed with other last bits."""
-    original = work.clip_and_sum
+    original = eager.clip_and_sum
 
     def changed(*arguments, **options):
         clipped = original(*arguments, **options)
         return ClippedSum({name: g * (1 + 1e-6) for name, g in clipped.gradients.items()}, clipped.sensitivity)
 
-    patch.setattr(work, "clip_and_sum", changed)
+    patch.setattr(eager, "clip_and_sum", changed)
 
 
 class Noises:
@@ -72,11 +72,11 @@ class Noises:
     def __init__(self, patch):
         self.drawn, original = [], eager.add_noise
 
-        def noted(clipped, noise_multiplier, randomness, step):
+        def noted(clipped, noise_multiplier, source, step):
             before = {name: values.double().clone() for name, values in clipped.gradients.items()}
-            noisy = original(clipped, noise_multiplier, randomness, step)
+            noisy = original(clipped, noise_multiplier, source, step)
             name = next(iter(before))
-            self.drawn.append((step, randomness.key, (noisy.gradients[name].double() - before[name]).flatten()))
+            self.drawn.append((step, source.randomness.key, (noisy.gradients[name].double() - before[name]).flatten()))
             return noisy
 
         patch.setattr(eager, "add_noise", noted)

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import dpbnn
-from dpbnn.privacy.ledger import Ledger
+from dpbnn.privacy.ledger import Ledger, fingerprint
 from dpbnn.training.checkpoint import opened
 from dpbnn.training.checkpoint.journal import HEADER_BYTES, LINE_BYTES, MAGIC, Journal, Line
 from tests.training.checkpoint.interrupting import Interrupt, fit_interrupted, lines_in
@@ -186,7 +186,7 @@ def test_lost_lines_do_not_make_room_for_more_releases(monkeypatch, interrupted)
     used, original = set(), dpbnn.SGD.update
 
     def noted(self, state, noisy, step):
-        used.add((step, dpbnn.training.fit.fingerprint(noisy)))
+        used.add((step, fingerprint(noisy)))
         return original(self, state, noisy, step)
 
     (interrupted / "journal").unlink()

@@ -140,7 +140,7 @@ def test_the_fresh_key_is_on_disk_before_anything_is_released_with_it(monkeypatc
     with monkeypatch.context() as patch:
         other_bits(patch)
         patch.setattr(folder.Checkpoint, at, interrupted)
-        patch.setattr("dpbnn.training.fit.warn", lambda _: None)
+        patch.setattr("dpbnn.training.position.warn", lambda _: None)
         with pytest.raises(Interrupt):
             fit(**options)
     assert (saved_in(tmp_path / "run").key == first_key) == (at == "write")

@@ -4,61 +4,58 @@ While it is captured nothing happens: whatever was written to is put back afterw
 stays decided.
 """
 
+import math
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dpbnn.device.generators import ThreadMode
-from dpbnn.training.steps.graphs import WAITING, NoSync, NotRecordable, SharedNoise
+from dpbnn.privacy.noise.graph_noise import GraphNoise
+from dpbnn.training.steps import CapturedSteps
+from dpbnn.training.steps.graphs import WAITING, NoSync, NotCapturable
 
 
 class Replays:
-    """A recorder whose recordings are kernels; counts how many there are and how often they run."""
+    """Captures operations; counts graphs and how often they run."""
 
     def __init__(self):
-        self.recorded = self.replayed = 0
+        self.captured = self.replayed = 0
 
-    def without_waiting(self, work):
-        with NoSync("cpu"):
-            work()
+    def without_waiting(self):
+        return NoSync("cpu")
 
-    def record(self, work, host_state):
-        self.recorded += 1
+    @contextmanager
+    def capture(self, host_state):
+        self.captured += 1
         before = host_state()
-        with Captured() as captured:
-            work()
-        captured.undo()
+        operations = Operations()
+        with operations:
+            yield Graph(self, operations)
+        operations.undo()
         if before != host_state():
-            raise NotRecordable("the model draws random numbers on the host, or changes itself while it runs")
-
-        def replay():
-            self.replayed += 1
-            captured.replay()
-
-        return replay
+            raise NotCapturable("the model draws random numbers on the host, or changes itself while it runs")
 
 
-class Again:
-    """Records by doing the work again, and counts."""
+class Graph:
+    def __init__(self, recorder, operations):
+        self.recorder, self.operations = recorder, operations
 
-    def __init__(self):
-        self.recorded = self.replayed = 0
-
-    def without_waiting(self, work):
-        work()
-
-    def record(self, work, host_state):
-        self.recorded += 1
-
-        def replay():
-            self.replayed += 1
-            work()
-
-        return replay
+    def replay(self):
+        self.recorder.replayed += 1
+        self.operations.replay()
 
 
-class Captured(ThreadMode):
+def never_captured(runs, states, first_step=0):
+    """Captured steps whose work runs as Python in every step: with the parts, padding and sums of a captured step."""
+    steps = CapturedSteps(runs, states, first_step, Replays())
+    steps._captured_from = math.inf
+    return steps
+
+
+class Operations(ThreadMode):
     """The operations of one piece of work. Noise, which NumPy writes on a CPU, is one of them."""
 
     def __init__(self):
@@ -70,7 +67,7 @@ class Captured(ThreadMode):
         self.generators = {}
 
     def __enter__(self):
-        self._add_normals = SharedNoise.add_normals
+        self._add_normals = GraphNoise.add_normals
 
         def add_normals(noise, tensors, scale, step):
             for values in tensors:
@@ -78,19 +75,19 @@ class Captured(ThreadMode):
             self.held.append(tensors)
             self.operations.append(lambda: self._add_normals(noise, tensors, scale, step))
 
-        SharedNoise.add_normals = add_normals
+        GraphNoise.add_normals = add_normals
         return super().__enter__()
 
     def __exit__(self, *exception):
-        SharedNoise.add_normals = self._add_normals
+        GraphNoise.add_normals = self._add_normals
         return super().__exit__(*exception)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if WAITING.intersection(func.tags):
-            raise NotRecordable(f"{func} makes the host wait for the device")
+            raise NotCapturable(f"{func} makes the host wait for the device")
         if func is torch.ops.aten.lift_fresh.default:
-            raise NotRecordable("numbers of the host become a tensor, which a CUDA graph cannot copy to the device")
+            raise NotCapturable("numbers of the host become a tensor, which a CUDA graph cannot copy to the device")
         generator = kwargs.get("generator")
         if generator is not None and generator not in self.generators:
             self.generators[generator] = generator.get_state()

@@ -14,13 +14,13 @@ from torch import nn
 
 import dpbnn
 from dpbnn.data.records import ResidentRecords
+from dpbnn.privacy.noise.graph_noise import GraphNoise
 from dpbnn.privacy.noise.randomness import Randomness
-from dpbnn.training.fit import prepared
-from dpbnn.training.steps import EagerSteps, RecordedSteps, feeds
-from dpbnn.training.steps.graphs import SharedNoise
+from dpbnn.training.run import prepared
+from dpbnn.training.steps import CapturedSteps, EagerSteps, feeds
 from tests.methods.test_contract import CASES, STEPS
 from tests.together.combinations import makers
-from tests.training.steps.replay import Again, Replays
+from tests.training.steps.replay import Replays, never_captured
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .* kept samples", "ignore:A noise|The plan")
 DEVICES = [
@@ -70,7 +70,7 @@ def run_of(method, batch, clipping, device, seed=3, likelihood="Categorical"):
     )
     records = ResidentRecords.of(run.work.records, torch.device(device))
     position = replace(run, work=replace(run.work, records=records)).begin()
-    if method.phase(position.state, 0) is None:
+    if method.begin_step(position.state, 0) is None:
         pytest.skip("this optimizer counts on the host, where it is not captured")
     return position
 
@@ -93,17 +93,21 @@ class Bare(nn.Module):
         return x @ self.slopes + self.level
 
 
-def taken(steps, position, count, both):
+def eager(position):
+    return EagerSteps([position.work], [position.state], 0)
+
+
+def taken(steps, count, both):
     """All that is released in some steps, and the state after them; `both` at once shows nothing on the way."""
-    state, released = position.state, []
+    released = []
     for step in range(count):
         if both:
-            state = steps.release_and_take(state, step)
+            steps.release_and_take(step)
             continue
-        noisy = steps.release(state, step)
-        released.append({name: values.clone() for name, values in noisy.gradients.items()})
-        state = steps.take(state, noisy, step)
-    return released, state
+        noisy = steps.release(step)
+        released.append({name: values.clone() for name, values in noisy[0].gradients.items()})
+        steps.take(noisy, step)
+    return released, steps.states[0]
 
 
 def recorder_for(device):
@@ -142,21 +146,21 @@ def pairs(of_batches):
 def test_captured_steps_are_the_eager_ones(method, batch, clipping, count, device):
     how = method, BATCHES[batch], clipping, device
     position = run_of(*how)
-    steps = EagerSteps(position.work, 0)
+    steps = eager(position)
     if device == "cuda" and isinstance(method, dpbnn.MCDropout) and batch in OTHER_PARTS:
-        steps = RecordedSteps([position.work], [position.state], 0, Again())
-    expected, state = taken(steps, position, count, both=False)
+        steps = never_captured([position.work], [position.state])
+    expected, state = taken(steps, count, both=False)
     for both in (False, True):
         again = run_of(*how)
         recorder = recorder_for(device)
-        steps = RecordedSteps([again.work], [again.state], 0, recorder)
-        released, reached = taken(steps, again, count, both)
+        steps = CapturedSteps([again.work], [again.state], 0, recorder)
+        released, reached = taken(steps, count, both)
         assert steps.how != EagerSteps.how
         if not both:
             assert_same_releases(expected, released)
         assert_same_posterior(method, state, reached)
         if recorder is not None:
-            assert recorder.replayed > recorder.recorded / 2
+            assert recorder.replayed > recorder.captured / 2
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -167,13 +171,12 @@ def test_captured_runs_of_a_sweep_are_the_eager_ones(method, batch, clipping, co
     positions = [run_of(*how, seed=seed) for seed in SEEDS]
     masks_by_part = isinstance(method, dpbnn.MCDropout) and batch != "one part"  # of all runs, then for the next part
     if masks_by_part or device == "cuda":  # where the noise of all runs is drawn at once
-        steps = RecordedSteps(*works_and_states(positions), 0, Again())
-        states = [steps.all_at_once(step) for step in range(count)][-1]
+        states = after(never_captured(*works_and_states(positions)), count)
     else:
         states = one_after_another(positions, count, torch.device(device))
     again = [run_of(*how, seed=seed) for seed in SEEDS]
-    together = RecordedSteps(*works_and_states(again), 0, recorder_for(device))
-    reached = [together.all_at_once(step) for step in range(count)][-1]
+    together = CapturedSteps(*works_and_states(again), 0, recorder_for(device))
+    reached = after(together, count)
     assert together.how != EagerSteps.how
     for one, other in zip(states, reached, strict=True):
         assert_same_posterior(method, one, other)
@@ -191,13 +194,19 @@ def likelihoods_and_priors():
 def test_every_likelihood_and_every_prior_is_captured_as_it_is_run(likelihood, prior, device):
     method = dpbnn.SGLD(1e-3, prior=makers.make_prior(prior))
     how = method, BATCHES["one part"], "flat", device, 3, likelihood
-    expected, state = taken(EagerSteps((first := run_of(*how)).work, 0), first, FEW_STEPS, both=False)
+    expected, state = taken(eager(run_of(*how)), FEW_STEPS, both=False)
     again = run_of(*how)
-    steps = RecordedSteps([again.work], [again.state], 0, recorder_for(device))
-    released, reached = taken(steps, again, FEW_STEPS, both=False)
+    steps = CapturedSteps([again.work], [again.state], 0, recorder_for(device))
+    released, reached = taken(steps, FEW_STEPS, both=False)
     assert steps.how != EagerSteps.how
     assert_same_releases(expected, released)
     assert_same_posterior(method, state, reached)
+
+
+def after(steps, count):
+    for step in range(count):
+        steps.release_and_take(step)
+    return steps.states
 
 
 def works_and_states(positions):
@@ -206,13 +215,13 @@ def works_and_states(positions):
 
 def one_after_another(positions, count, device):
     randomness = positions[0].work.randomness
-    noise, masks = SharedNoise.of(randomness, device), {}
+    noise, masks = GraphNoise(randomness, device), {}
     shared = [replace(own.work, randomness=Shared(own.work.randomness, noise, randomness, masks)) for own in positions]
-    eager, states = [EagerSteps(work, 0) for work in shared], [own.state for own in positions]
+    steps = EagerSteps(shared, [own.state for own in positions], 0)
     for step in range(count):
         noise.begin(step)
-        states = [steps.release_and_take(state, step) for steps, state in zip(eager, states, strict=True)]
-    return states
+        steps.release_and_take(step)
+    return steps.states
 
 
 class Shared(Randomness):

@@ -1,4 +1,4 @@
-"""Recorded steps on a CPU, where a recording does its work again: what Python had settled stays as it was recorded."""
+"""Captured steps on a CPU, where a graph is a list of operations: what Python had settled stays as it was captured."""
 
 import warnings
 from dataclasses import replace
@@ -11,10 +11,10 @@ from torch.utils.data import Dataset
 import dpbnn
 from dpbnn.audit.rounding import that_round_both_ways
 from dpbnn.data.records import ResidentRecords
-from dpbnn.training.fit import prepared
-from dpbnn.training.steps import EagerSteps, RecordedSteps
-from dpbnn.training.steps.graphs import NotRecordable
-from tests.training.steps.replay import Again, Replays
+from dpbnn.training.run import prepared
+from dpbnn.training.steps import CapturedSteps, EagerSteps
+from dpbnn.training.steps.graphs import NotCapturable
+from tests.training.steps.replay import Replays
 
 METHODS = {
     "sgd": dpbnn.SGD(0.1, dpbnn.Gaussian(0.5)),
@@ -39,42 +39,50 @@ def work_for(method, plan=None, records=N, seed=3, **execution):
     return run, run.begin()
 
 
-def released(steps, state, count=STEPS):
+def eager(position):
+    return EagerSteps([position.work], [position.state], 0)
+
+
+def captured(position, recorder=None):
+    """With the records on the device."""
+    return CapturedSteps([resident(position.work)], [position.state], 0, recorder or Replays())
+
+
+def released(steps, count=STEPS):
+    """All that some steps release, and the state after them."""
     found = []
     for step in range(count):
-        noisy = steps.release(state, step)
-        found.append({name: values.clone() for name, values in noisy.gradients.items()})
-        state = steps.take(state, noisy, step)
-    return found, state
+        noisy = steps.release(step)
+        found.append({name: values.clone() for name, values in noisy[0].gradients.items()})
+        steps.take(noisy, step)
+    return found, steps.states[0]
 
 
 def resident(work):
     return replace(work, records=ResidentRecords.of(work.records, torch.device("cpu")))
 
 
-@pytest.mark.guarantees(
-    "Recorded steps release what steps taken one by one release, but for rounding, from the same key."
-)
+@pytest.mark.guarantees("Captured steps release what eager steps release, but for rounding, from the same key.")
 @pytest.mark.filterwarnings("ignore::dpbnn.DpbnnWarning")
 @pytest.mark.parametrize("on_device", [True, False])
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-def test_recorded_steps_release_what_steps_taken_one_by_one_release(method, on_device):
+def test_captured_steps_release_what_steps_taken_one_by_one_release(method, on_device):
     _, position = work_for(method)
-    expected, state = released(EagerSteps(position.work, 0), position.state)
+    expected, state = released(eager(position))
     _, position = work_for(method)
-    recorder = Again()
+    recorder = Replays()
     work = resident(position.work) if on_device else position.work
-    found, other = released(RecordedSteps([work], [position.state], 0, recorder), position.state)
+    found, other = released(CapturedSteps([work], [position.state], 0, recorder))
     assert recorder.replayed >= 3 * (STEPS - 2)
-    assert recorder.recorded < recorder.replayed
+    assert recorder.captured < recorder.replayed
     for one, another in zip(expected, found, strict=True):
         for name in one:
             torch.testing.assert_close(one[name], another[name], rtol=1e-4, atol=1e-5)
     _, position = work_for(method)
-    steps, third = RecordedSteps([resident(position.work)], [position.state], 0, Again()), position.state
+    steps = captured(position)
     for step in range(STEPS):
-        third = steps.release_and_take(third, step)
-    for final in (other, third):
+        steps.release_and_take(step)
+    for final in (other, steps.states[0]):
         same_posterior(method, state, final)
 
 
@@ -93,10 +101,9 @@ def same_posterior(method, state, other):
 def test_a_batch_larger_than_a_part_is_done_in_several_exactly(micro_batch_size):
     plan = dpbnn.PrivacyPlan(N, B, STEPS, 1.0, 1e-6, 1e-5)
     _, position = work_for(dpbnn.SGD(0.1), plan)
-    expected, _ = released(EagerSteps(position.work, 0), position.state)
+    expected, _ = released(eager(position))
     _, position = work_for(dpbnn.SGD(0.1), plan, micro_batch_size=micro_batch_size)
-    steps = RecordedSteps([resident(position.work)], [position.state], 0, Again())
-    found, _ = released(steps, position.state)
+    found, _ = released(captured(position))
     for one, another in zip(expected, found, strict=True):
         for name in one:
             torch.testing.assert_close(one[name], another[name], rtol=1e-4, atol=1e-5)
@@ -105,9 +112,9 @@ def test_a_batch_larger_than_a_part_is_done_in_several_exactly(micro_batch_size)
 @pytest.mark.parametrize("records", [0, 1, 5])
 def test_empty_and_tiny_data_take_steps_like_any_other(records):
     _, position = work_for(dpbnn.SGD(0.1), records=records)
-    expected, _ = released(EagerSteps(position.work, 0), position.state)
+    expected, _ = released(eager(position))
     _, position = work_for(dpbnn.SGD(0.1), records=records)
-    found, _ = released(RecordedSteps([resident(position.work)], [position.state], 0, Again()), position.state)
+    found, _ = released(captured(position))
     for one, another in zip(expected, found, strict=True):
         for name in one:
             torch.testing.assert_close(one[name], another[name], rtol=1e-4, atol=1e-5)
@@ -116,7 +123,7 @@ def test_empty_and_tiny_data_take_steps_like_any_other(records):
 def test_every_step_has_noise_of_its_own():
     plan = dpbnn.PrivacyPlan(N, B, STEPS, 1.0, 5.0, 1e-5)
     _, position = work_for(dpbnn.SGD(1e-9), plan, records=0)
-    found, _ = released(RecordedSteps([resident(position.work)], [position.state], 0, Again()), position.state)
+    found, _ = released(captured(position))
     noise = torch.stack([torch.cat([v.flatten() for v in one.values()]) for one in found])
     correlation = torch.corrcoef(noise)
     assert (correlation - torch.eye(STEPS)).abs().max() < 0.6  # 66 numbers in each row
@@ -124,53 +131,55 @@ def test_every_step_has_noise_of_its_own():
 
 
 @pytest.mark.guarantees("The releases are those of single runs, but for rounding.")
-def test_runs_that_are_recorded_together_are_independent_and_right():
+def test_runs_that_are_captured_together_are_independent_and_right():
     plan = dpbnn.PrivacyPlan(N, B, STEPS, 1.0, 1e-6, 1e-5)
     seeds = (3, 4, 5)
     expected = []
     for seed in seeds:
         _, position = work_for(dpbnn.SGD(0.1 * seed), plan, seed=seed)
-        expected.append(released(EagerSteps(position.work, 0), position.state)[1])
+        expected.append(released(eager(position))[1])
     positions = [work_for(dpbnn.SGD(0.1 * seed), plan, seed=seed)[1] for seed in seeds]
     works, states = [resident(position.work) for position in positions], [position.state for position in positions]
-    steps = RecordedSteps(works, states, 0, Again())
+    steps = CapturedSteps(works, states, 0, Replays())
     for step in range(STEPS):
-        states = steps.all_at_once(step)
-    for state, own in zip(states, expected, strict=True):
+        steps.release_and_take(step)
+    for state, own in zip(steps.states, expected, strict=True):
         for name, values in state.weights.items():
             torch.testing.assert_close(values, own.weights[name], rtol=1e-4, atol=1e-4)
 
 
-def test_noise_of_runs_that_are_recorded_together_differs():
+def test_noise_of_runs_that_are_captured_together_differs():
     plan = dpbnn.PrivacyPlan(N, B, STEPS, 1.0, 5.0, 1e-5)
     positions = [work_for(dpbnn.SGD(0.1), plan, seed=3, records=0)[1] for _ in range(2)]
     works, states = [resident(position.work) for position in positions], [position.state for position in positions]
-    first, second = RecordedSteps(works, states, 0, Again()).all_at_once(0)
+    steps = CapturedSteps(works, states, 0, Replays())
+    steps.release_and_take(0)
+    first, second = steps.states
     assert not any(torch.equal(first.weights[name], second.weights[name]) for name in first.weights)
 
 
-class Refuses(Again):
+class Refuses(Replays):
     def __init__(self, at):
         super().__init__()
         self.at = at
 
-    def record(self, work, host_state):
-        if self.recorded == self.at:
-            raise NotRecordable("it decides on the host")
-        return super().record(work, host_state)
+    def capture(self, host_state):
+        if self.captured == self.at:
+            raise NotCapturable("it decides on the host")
+        return super().capture(host_state)
 
 
-@pytest.mark.guarantees("What cannot be recorded is taken one by one, and the release says so.")
+@pytest.mark.guarantees("What cannot be captured is taken one by one, and the release says so.")
 @pytest.mark.parametrize("at", [0, 1, 2, 3, 5])
-def test_what_cannot_be_recorded_goes_on_one_by_one_and_says_so(at):
+def test_what_cannot_be_captured_goes_on_one_by_one_and_says_so(at):
     method = METHODS["sgld"]
     _, position = work_for(method)
-    expected, state = released(EagerSteps(position.work, 0), position.state)
+    expected, state = released(eager(position))
     _, position = work_for(method)
-    steps = RecordedSteps([resident(position.work)], [position.state], 0, Refuses(at))
+    steps = captured(position, Refuses(at))
     with pytest.warns(dpbnn.DpbnnWarning, match="one by one, which is slower: it decides on the host"):
-        found, other = released(steps, position.state)
-    assert steps.how == ("one by one" if at < 3 else "recorded and replayed (CUDA graphs)")  # at first, or later on
+        found, other = released(steps)
+    assert steps.how == ("one by one" if at < 3 else "captured and replayed (CUDA graphs)")  # at first, or later on
     for one, another in zip(expected, found, strict=True):
         for name in one:
             torch.testing.assert_close(one[name], another[name], rtol=1e-4, atol=1e-5)
@@ -182,18 +191,18 @@ def test_what_cannot_be_recorded_goes_on_one_by_one_and_says_so(at):
 @pytest.mark.parametrize("micro_batch_size", [None, 7])
 @pytest.mark.parametrize("at", range(6))
 def test_how_steps_were_taken_does_not_tell_how_large_batches_were(monkeypatch, at, micro_batch_size):
-    """There is no room for so many recordings, and half of all batches need a second part, or parts of another size."""
+    """There is no room for so many graphs, and half of all batches need a second part, or parts of another size."""
     monkeypatch.setattr("dpbnn.training.steps.captured.DEVIATIONS", 0.0)
     plan, found = dpbnn.PrivacyPlan(N, B, 2, 1.0, 1.0, 1e-5), {}
     for seed in range(8):
         _, position = work_for(dpbnn.SGD(0.1), plan, seed=seed, micro_batch_size=micro_batch_size)
-        steps = RecordedSteps([resident(position.work)], [position.state], 0, Refuses(at))
+        steps = captured(position, Refuses(at))
         with warnings.catch_warnings(action="ignore"):
             for step in range(2):
-                steps.all_at_once(step)
+                steps.release_and_take(step)
         found[steps.how] = found.get(steps.how, 0) + 1
     of_every_run = 4 if micro_batch_size is None else 3
-    assert found == {"one by one" if at < of_every_run else "recorded and replayed (CUDA graphs)": 8}
+    assert found == {"one by one" if at < of_every_run else "captured and replayed (CUDA graphs)": 8}
 
 
 @pytest.mark.guarantees("Padding contributes exactly zero.")
@@ -203,7 +212,7 @@ def test_padding_and_bad_records_contribute_exactly_zero(bad):
     _, position = work_for(dpbnn.SGD(1e-9), plan)
     work = resident(position.work)
     work.records.x[::2] = bad
-    noisy = RecordedSteps([work], [position.state], 0, Again()).release(position.state, 0)
+    (noisy,) = CapturedSteps([work], [position.state], 0, Replays()).release(0)
     assert all(values.isfinite().all() for values in noisy.gradients.values())
 
 
@@ -221,22 +230,22 @@ class Augmented(Dataset):
         return torch.ones(5) * self.drawn[-1], index % 3
 
 
-def draws_of_a_dataset(key, recorded):
+def draws_of_a_dataset(key, is_captured):
     data, plan = Augmented(), dpbnn.PrivacyPlan(50, 50, 6, 1.0, 2.0, 1e-3)
     run = prepared(nn.Linear(5, 3), data, None, dpbnn.SGD(0.1), plan, dpbnn.Categorical(), 7, unsafe_seed=key)
     position = run.begin()
-    steps = RecordedSteps([position.work], [position.state], 0, Again()) if recorded else EagerSteps(position.work, 0)
-    found, state = [], position.state
+    steps = CapturedSteps([position.work], [position.state], 0, Replays()) if is_captured else eager(position)
+    found = []
     for step in range(6):
         data.drawn.clear()
-        state = steps.release_and_take(state, step)
+        steps.release_and_take(step)
         found.append(tuple(data.drawn))
     return found
 
 
-@pytest.mark.parametrize("recorded", [True, False])
-def test_a_dataset_draws_from_the_secret_key_not_from_the_users_seed(recorded):
-    first, again, other = (draws_of_a_dataset(key, recorded) for key in (1, 1, 2))
+@pytest.mark.parametrize("is_captured", [True, False])
+def test_a_dataset_draws_from_the_secret_key_not_from_the_users_seed(is_captured):
+    first, again, other = (draws_of_a_dataset(key, is_captured) for key in (1, 1, 2))
     assert first == again
     assert not set(first) & set(other)
     assert len(set(first)) == 6
@@ -258,8 +267,7 @@ def test_parts_are_added_up_so_that_no_record_moves_the_sum_by_more_than_the_cli
         execution = dpbnn.Execution(micro_batch_size=micro_batch_size)
         run = prepared(model, x, y, dpbnn.SGD(0.1), plan, likelihood, 3, execution=execution, unsafe_seed=3)
         position = run.begin()
-        steps = RecordedSteps([resident(position.work)], [position.state], 0, Again())
-        return float(steps.release(position.state, 0).gradients["weight"].double())
+        return float(captured(position).release(0)[0].gradients["weight"].double())
 
     assert 0.99 <= total(x, y) - total(x[keep], y[keep]) <= 1.0 + 1e-6
 
@@ -274,13 +282,12 @@ def sums_of(values, plan, recorder=None, micro_batch_size=None, device="cpu"):
     run = prepared(model, torch.ones_like(y), y, method, plan, likelihood, 3, device, execution, unsafe_seed=3)
     position = run.begin()
     records = ResidentRecords.of(position.work.records, torch.device(device))
-    steps = RecordedSteps([replace(position.work, records=records)], [position.state], 0, recorder)
-    released(steps, position.state, count=2)
-    assert steps.how.startswith("recorded")
+    steps = CapturedSteps([replace(position.work, records=records)], [position.state], 0, recorder)
+    released(steps, count=2)
+    assert steps.how.startswith("captured")
     return steps._sums[0]["weight"]
 
 
-@pytest.mark.parametrize("recorder", [Again, Replays])
 @pytest.mark.parametrize(
     ("count", "part", "micro_batch_size"),
     [
@@ -290,11 +297,11 @@ def sums_of(values, plan, recorder=None, micro_batch_size=None, device="cpu"):
         pytest.param(262_144, 4096, None, marks=pytest.mark.slow),
     ],
 )
-def test_the_sums_of_captured_parts_are_not_rounded_before_the_noise(count, part, micro_batch_size, recorder):
+def test_the_sums_of_captured_parts_are_not_rounded_before_the_noise(count, part, micro_batch_size):
     """Stored in float32, the sums of all parts would round up with the first record and down without it."""
     plan = dpbnn.PrivacyPlan(count, count, 2, 1.0, 1e-9, 1e-5)
     values = that_round_both_ways(count, part)
-    both = [sums_of(own, plan, recorder(), micro_batch_size) for own in (values, values[1:])]
+    both = [sums_of(own, plan, Replays(), micro_batch_size) for own in (values, values[1:])]
     assert both[0].dtype == torch.float64
     assert float(both[0] - both[1]) == pytest.approx(float(values[0]), abs=1e-7)  # the noise is 1e-9
     assert 0.99 <= float(both[0] - both[1]) <= 1.0

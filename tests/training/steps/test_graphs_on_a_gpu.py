@@ -1,4 +1,4 @@
-"""Recorded steps on a CUDA device beside the same steps taken one by one."""
+"""Captured steps on a CUDA device beside the same steps taken one by one."""
 
 import math
 import random
@@ -10,8 +10,9 @@ from torch.utils.data import TensorDataset
 
 import dpbnn
 from dpbnn.audit.rounding import that_round_both_ways
+from dpbnn.privacy.noise.graph_noise import GraphNoise
 from dpbnn.privacy.noise.randomness import Randomness
-from dpbnn.training.steps.graphs import Graphs, NotRecordable, SharedNoise
+from dpbnn.training.steps.graphs import Graphs, NotCapturable
 from tests.training.steps.test_captured import sums_of
 
 pytestmark = pytest.mark.gpu
@@ -64,19 +65,19 @@ def agree(one, other, atol=1e-5):
 
 @pytest.mark.filterwarnings("ignore::dpbnn.DpbnnWarning")
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-def test_recorded_steps_are_those_taken_one_by_one(method):
+def test_captured_steps_are_those_taken_one_by_one(method):
     dropout = isinstance(method, dpbnn.MCDropout)
-    recorded = fit(network(dropout), method)
+    captured = fit(network(dropout), method)
     plain = fit(network(dropout), method, execution=dpbnn.Execution(graphs=False))
-    assert recorded.settings["steps_taken"].startswith("recorded")
+    assert captured.settings["steps_taken"].startswith("captured")
     assert plain.settings["steps_taken"] == "one by one"
     if not dropout:  # masks are drawn for padding too
-        agree(recorded, plain)
+        agree(captured, plain)
 
 
 @pytest.mark.parametrize("precision", [None, "tf32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["MLP", "CNN"])
-def test_branches_of_a_recording_do_not_disturb_each_other(kind, precision):
+def test_streams_of_a_capture_do_not_disturb_each_other(kind, precision):
     """Memory that is used again too early shows as garbage; several runs, as it shows now and then."""
     x, y = torch.randn(300, 1, 28, 28), torch.randint(10, (300,))
     plan = dpbnn.PrivacyPlan(300, 60, 30, 1.0, 0.1, 1e-5)
@@ -88,9 +89,9 @@ def test_branches_of_a_recording_do_not_disturb_each_other(kind, precision):
             model = dpbnn.networks.CNN(activation="tanh").cuda()
         exact = {"precision": precision, "graphs": False}
         plain = fit(model, dpbnn.SGD(0.05), x, y, plan, execution=dpbnn.Execution(**exact))
-        recorded = fit(model, dpbnn.SGD(0.05), x, y, plan, execution=dpbnn.Execution(precision=precision))
-        assert recorded.settings["steps_taken"].startswith("recorded")
-        agree(recorded, plain, atol=1e-3 if precision else 1e-4)
+        captured = fit(model, dpbnn.SGD(0.05), x, y, plan, execution=dpbnn.Execution(precision=precision))
+        assert captured.settings["steps_taken"].startswith("captured")
+        agree(captured, plain, atol=1e-3 if precision else 1e-4)
 
 
 @pytest.mark.parametrize("options", [{"micro_batch_size": 7}, {"data_on_device": False}, {"data_on_device": True}])
@@ -122,7 +123,7 @@ def test_the_sums_of_replayed_parts_are_not_rounded_before_the_noise(count, part
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_empty_and_tiny_data_are_recorded(rows):
+def test_empty_and_tiny_data_are_captured(rows):
     x, y = (part[:rows] for part in data())
     plain = fit(network(), METHODS["sgd"], x, y, execution=dpbnn.Execution(graphs=False))
     agree(fit(network(), METHODS["sgd"], x, y), plain)
@@ -153,7 +154,7 @@ class Decides(nn.Module):
 
 
 @pytest.mark.parametrize("how", ["by a value", "by chance"])
-def test_a_model_that_decides_on_the_host_is_not_recorded_and_trains_all_the_same(how):
+def test_a_model_that_decides_on_the_host_is_not_captured_and_trains_all_the_same(how):
     with pytest.warns(dpbnn.DpbnnWarning, match="one by one, which is slower"):
         release = fit(Decides(how).cuda(), METHODS["sgd"])
     assert release.settings["steps_taken"] == "one by one"
@@ -161,7 +162,7 @@ def test_a_model_that_decides_on_the_host_is_not_recorded_and_trains_all_the_sam
     torch.rand(2, device="cuda")  # torch's own generator is as usable as before
 
 
-def test_an_optimizer_that_counts_on_the_host_is_not_recorded():
+def test_an_optimizer_that_counts_on_the_host_is_not_captured():
     with pytest.warns(dpbnn.DpbnnWarning, match="counts on the host"):
         release = fit(network(), dpbnn.SGD(0.01, optimizer="Adagrad", options={"lr_decay": 0.1}))
     plain = fit(
@@ -172,46 +173,47 @@ def test_an_optimizer_that_counts_on_the_host_is_not_recorded():
     agree(release, plain)
 
 
-def test_a_recording_that_fails_leaves_torch_usable():
+def test_a_capture_that_fails_leaves_torch_usable():
     device = torch.device("cuda", 0)
     graphs = Graphs(device, [torch.Generator(device)])
-    with pytest.raises(RuntimeError):
-        graphs.record(lambda: float(torch.rand(3, device=device).sum()), lambda: 0)
+    with pytest.raises(RuntimeError), graphs.capture(lambda: 0):
+        float(torch.rand(3, device=device).sum())
     torch.rand(3, device=device)
     nn.functional.dropout(torch.ones(3, device=device))
-    Graphs(device, [torch.Generator(device)]).record(lambda: torch.rand(3, device=device), lambda: 0)()
+    with Graphs(device, [torch.Generator(device)]).capture(lambda: 0) as graph:
+        torch.rand(3, device=device)
+    graph.replay()
     torch.cuda.synchronize()
 
 
 def test_work_that_draws_on_the_host_is_refused():
     device = torch.device("cuda", 0)
     graphs = Graphs(device, [torch.Generator(device)])
-    with pytest.raises(NotRecordable, match="draws random numbers on the host"):
-        graphs.record(lambda: torch.zeros(3, device=device).mul_(float(torch.rand(()))), lambda: torch.rand(()).item())
+    refused = pytest.raises(NotCapturable, match="draws random numbers on the host")
+    with refused, graphs.capture(lambda: torch.rand(()).item()):
+        torch.zeros(3, device=device).mul_(float(torch.rand(())))
 
 
 def test_replayed_noise_is_that_of_its_step_and_never_repeats():
     device = torch.device("cuda", 0)
     own = Randomness.from_seed(3)
-    noise = SharedNoise.of(own, device)
-    graphs, place = Graphs(device, [noise.on_device]), torch.zeros(10_001, device=device)
-
-    def draw():
+    noise = GraphNoise(own, device)
+    graphs, place = Graphs(device, [noise.device_generator]), torch.zeros(10_001, device=device)
+    noise.begin(0)
+    with graphs.capture(lambda: 0) as graph:
         place.zero_()
         noise.add_normals([place], 1.0, 0)
-
-    noise.begin(0)
-    replay, seen = graphs.record(draw, lambda: 0), []
+    seen = []
     for step in (0, 1, 2, 0):
         noise.begin(step)
-        replay()
+        graph.replay()
         alone = torch.zeros_like(place)
         own.add_normals([alone], 1.0, step)
         assert torch.equal(place, alone)
         seen.append(place.clone())
     assert torch.equal(seen[0], seen[3])
     assert torch.corrcoef(torch.stack(seen[:3])).triu(1).abs().max() < 0.06
-    replay()  # even without a new seed
+    graph.replay()  # even without a new seed
     assert not torch.equal(place, seen[3])
 
 
@@ -230,7 +232,7 @@ def test_a_faster_precision_is_close_and_releases_float32(precision):
         error = (values - exact.gradients[name]).norm() / exact.gradients[name].norm()
         assert error < 0.02
     release = fit(network(), METHODS["sgd"], execution=dpbnn.Execution(precision=precision))
-    assert release.settings["steps_taken"].startswith("recorded")
+    assert release.settings["steps_taken"].startswith("captured")
 
 
 @pytest.mark.filterwarnings("ignore::dpbnn.DpbnnWarning")
@@ -243,15 +245,15 @@ def test_many_runs_at_once_are_the_single_ones(monkeypatch):
         for method in (dpbnn.SGD(0.1), dpbnn.SGD(0.3), dpbnn.BBP(0.1), dpbnn.SGLD(1e-4, temperature=None))
     ]
     together = dpbnn.fit_many(setups, *data(), progress=False)
-    assert all(release.settings["steps_taken"].startswith("recorded") for release in together)
+    assert all(release.settings["steps_taken"].startswith("captured") for release in together)
     for seed, (setup, release) in enumerate(zip(setups, together, strict=True)):
         alone = fit(setup.model, setup.method, plan=plan, unsafe_seed=seed)
         agree(release, alone, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore::dpbnn.DpbnnWarning")
-def test_an_interrupted_recorded_run_resumes(tmp_path, monkeypatch):
-    from dpbnn.training import fit as training
+def test_an_interrupted_captured_run_resumes(tmp_path, monkeypatch):
+    from dpbnn.training import loop as training
 
     whole = fit(network(), METHODS["sgld"])
     calls, original = [0], training.fingerprint

@@ -34,11 +34,11 @@ class Store(Protocol):
         """What is kept; before there is anything, the current weights."""
         ...
 
-    def to_save(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """For a checkpoint."""
         ...
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """From a checkpoint."""
         ...
 

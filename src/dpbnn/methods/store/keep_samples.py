@@ -131,12 +131,12 @@ class SampleStore:
         kept = {name: values[: self.count] for name, values in self.samples.items()}
         return WeightSamples(kept, self.importance[: self.count])
 
-    def to_save(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """The samples."""
         samples = {name: values[: self.count].clone() for name, values in self.samples.items()}
         return {"count": self.count, "importance": self.importance.clone(), "samples": samples}
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go back to what was saved; what was kept since is written over."""
         self.count = saved["count"]
         self.importance.copy_(saved["importance"])
@@ -171,15 +171,15 @@ class MappedStore(SampleStore):
             self._add_to_digest(self.count)
         super().enter(step, weights, importance)
 
-    def to_save(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What is not on disk already; from now on a checkpoint may go on with the folder, and nobody else."""
         self._mapped()
         kept = {"count": self.count, "importance": self.importance.clone(), "samples": {}}
         return kept | {"token": self.token, "digest": self._digest.copy().digest()}
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go back to what was saved, if it is all there."""
-        super().restore(saved)
+        super().load_state_dict(saved)
         self.token = saved.get("token")
         if self.files.are_of(self.token):
             self._mapped()

@@ -135,12 +135,12 @@ class SummaryStore:
         mean = {name: values.clone() for name, values in self.mean.items()}
         return LowRankGaussian(mean, diagonal, directions, torch.stack(self.trace))
 
-    def to_save(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Everything."""
         names = ("mean", "squares", "directions", "waiting", "trace", "importance", "folded")
         return {name: getattr(self, name) for name in names}
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Everything, as saved."""
         for name, values in saved.items():
             if isinstance(values, dict):

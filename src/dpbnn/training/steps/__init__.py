@@ -1,10 +1,10 @@
-"""How the steps of a run are carried out: one by one (`eager`), or recorded once and replayed (`recorded`).
+"""How the steps of a run are taken: one by one (`eager`), or captured as CUDA graphs and replayed (`captured`).
 
-Both take the same steps: Poisson batch -> clipped sum -> **noise** -> update -> keep.
+Both take the same steps: Poisson batch -> clipped sum -> **noise** -> update.
 """
 
-from dpbnn.training.steps.captured import RecordedSteps, why_not_recorded
+from dpbnn.training.steps.captured import CapturedSteps, why_not_captured
 from dpbnn.training.steps.eager import EagerSteps
 from dpbnn.training.steps.work import Steps, Work
 
-__all__ = ["EagerSteps", "RecordedSteps", "Steps", "Work", "why_not_recorded"]
+__all__ = ["CapturedSteps", "EagerSteps", "Steps", "Work", "why_not_captured"]

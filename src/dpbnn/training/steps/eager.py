@@ -1,8 +1,9 @@
-"""Steps taken one by one: works for every model on every device."""
+"""Steps taken one by one, operation by operation: works for every model on every device."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dpbnn.clipping import clip_and_sum
 from dpbnn.data.read_ahead import read_ahead
 from dpbnn.data.records import Batch
 from dpbnn.privacy.ledger import Ledger
@@ -14,37 +15,51 @@ __all__ = ["EagerSteps"]
 
 
 class EagerSteps:
-    """Each step's operations are issued as it comes; the ledger, if there is one, is told of every sum."""
+    """Issues each operation as it comes; tells the ledgers, if there are any, of every noisy sum."""
 
     how = "one by one"
 
-    def __init__(self, work: Work, first_step: int, ledger: Ledger | None = None) -> None:
-        self._work, self._ledger = work, ledger
-        self._batches = self._read(first_step)
+    def __init__(
+        self, runs: Sequence[Work], states: Sequence[Any], first_step: int, ledgers: Sequence[Ledger] = ()
+    ) -> None:
+        self.states = list(states)
+        self._runs, self._ledgers = list(runs), list(ledgers)
+        self._batches = [batches_of(work, first_step) for work in runs]
 
-    def release(self, state: Any, step: int) -> NoisySum:
-        """One release: the only lines that see records and what they become."""
-        work = self._work
-        x, y = next(self._batches)
-        work.method.begin_step(state, step)
-        masks, observe = work.randomness.masks(step), work.diagnostics.observer(step)
-        clipped = work.clipped(state, step, x, y, masks=masks, observe=observe)
-        if self._ledger is not None:
-            self._ledger.made()
-        return add_noise(clipped, work.plan.noise_at(step), work.randomness, step)
+    def release(self, step: int) -> list[NoisySum]:
+        """One release of each run: the only lines that see records and what becomes of them."""
+        released = []
+        for index, (work, state, batches) in enumerate(zip(self._runs, self.states, self._batches, strict=True)):
+            x, y = next(batches)
+            work.method.begin_step(state, step)
+            clipped = clip_and_sum(
+                work.checked,
+                work.method.weights(state, step),
+                x,
+                y,
+                work.clipping_at(step),
+                masks=work.randomness.masks(step),
+                observe=work.diagnostics.observer(step),
+            )
+            if work.sum_over_processes is not None:
+                work.sum_over_processes(clipped.gradients)
+            if self._ledgers:
+                self._ledgers[index].made()
+            released.append(add_noise(clipped, work.plan.noise_at(step), work.noise, step))
+        return released
 
-    def take(self, state: Any, noisy: NoisySum, step: int) -> Any:
-        """Update, keep."""
-        method = self._work.method
-        state = method.keep(method.update(state, noisy, step), step)
-        method.end_step(state, step)
-        return state
+    def take(self, noisy: Sequence[NoisySum], step: int) -> None:
+        """Update."""
+        for index, (work, one) in enumerate(zip(self._runs, noisy, strict=True)):
+            self.states[index] = work.method.update(self.states[index], one, step)
+            work.method.end_step(self.states[index], step)
 
-    def release_and_take(self, state: Any, step: int) -> Any:
-        """Both at once."""
-        return self.take(state, self.release(state, step), step)
+    def release_and_take(self, step: int) -> None:
+        """Both."""
+        self.take(self.release(step), step)
 
-    def _read(self, first_step: int) -> Iterator[Batch]:
-        work = self._work
-        batches = work.records.batches(work.sampler, first_step, work.plan.steps, work.execution.dataset_workers)
-        return read_ahead(batches, work.device, work.read_when_asked)
+
+def batches_of(work: Work, first_step: int) -> Iterator[Batch]:
+    """The Poisson batches of a run from this step on, on its device."""
+    batches = work.records.batches(work.sampler, first_step, work.plan.steps, work.execution.dataset_workers)
+    return read_ahead(batches, work.device, work.read_when_asked)

@@ -1,4 +1,4 @@
-"""Poisson batches in parts of a fixed size, as recorded steps need them: a part that is not full is padded.
+"""Poisson batches in parts of a fixed size, as captured steps need them: a part that is not full is padded.
 
 A batch may have any size, also none. It is handed out in as many parts as it takes, at least one; nearly always one is
 enough. Padding is marked as absent and contributes exactly zero.
@@ -28,8 +28,8 @@ Part = tuple[Tensor, Tensor, Tensor]
 """Inputs, targets, and which of them are records."""
 
 DEVIATIONS = 4.0
-"""How far above its expectation a batch still fits one part: one in ten thousand needs another, which takes recordings
-of its own. Of runs that are recorded together all need another if one does."""
+"""How far above its expectation a batch still fits one part: one in ten thousand needs another, which takes a graph of
+its own. Of runs that are captured together all need another if one does."""
 MULTIPLE = 8
 ROWS_AHEAD = 128
 LARGE = 2**20
@@ -39,13 +39,10 @@ LARGE_PARTS = 3
 LARGE_SIZES = 24
 """How many sizes these parts may have."""
 
-_sampling = ThreadPoolExecutor(1, "sampling")
-"""Batches are sampled while others are used: the batch of a step depends on its key alone."""
-
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that parts may have: multiples of `step`, and `largest`. Each has a recording of its own.
+    """The sizes that parts may have: multiples of `step`, and `largest`. Each has a graph of its own.
 
     `together` is how many records all parts of a batch have at most, but for one time in 10^30.
     """
@@ -101,11 +98,11 @@ class Feed(Protocol):
         ...
 
     def next_part(self) -> None:
-        """Make ready for the next part; never recorded."""
+        """Make ready for the next part; never captured."""
         ...
 
     def read(self, size: int) -> list[Part]:
-        """The part that is ready, for each run; may be recorded."""
+        """The part that is ready, for each run; may be captured."""
         ...
 
 
@@ -127,14 +124,15 @@ class ResidentFeed:
         self._waiting: Rows = np.empty(0, dtype=np.int64)
         self._left = 0
         self._held = self._rows[0]
-        self._next = _sampling.submit(self._sample, first_step)
+        self._sampling = ThreadPoolExecutor(1, "sampling")  # while others are used: a batch depends on its step alone
+        self._next = self._sampling.submit(self._sample, first_step)
 
     def parts(self, step: int) -> list[int]:
         """Those of the largest batch of this step."""
         if not self._parts:
             parts, self._waiting = self._next.result()
             self._parts.extend(parts)
-            self._next = _sampling.submit(self._sample, step + ROWS_AHEAD)
+            self._next = self._sampling.submit(self._sample, step + ROWS_AHEAD)
         return self._parts.popleft()
 
     def next_part(self) -> None:

@@ -1,12 +1,13 @@
-"""What a run's steps need, and what every way of taking them can do."""
+"""What the steps of a run need, and what every way of taking them does."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
-from dpbnn.clipping import CheckedModel, ClippingSettings, clip_and_sum, refuse_inexact_sums
+from dpbnn.clipping import CheckedModel, ClippingSettings, refuse_inexact_sums
 from dpbnn.clipping.objective import wide
 from dpbnn.clipping.summation import LARGEST_PART
 from dpbnn.data.records import DatasetRecords, Records
@@ -14,16 +15,21 @@ from dpbnn.device.execution import Execution
 from dpbnn.methods import Method
 from dpbnn.privacy.noise.randomness import Randomness
 from dpbnn.privacy.noise.sampling import PoissonSampler, largest_batch
+from dpbnn.privacy.noise.source import NoiseSource, noise_source
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.training.diagnostics import Diagnostics
-from dpbnn.types import ClippedSum, NoisySum
+from dpbnn.types import NoisySum, Weights
 
 __all__ = ["Steps", "Work"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Work:
-    """One run with its secret draws; `seed` is the user's and never reaches sampling, noise or masks."""
+    """One run with its secret draws; `seed` is the user's and never reaches sampling, noise or masks.
+
+    `sum_over_processes` is the seam for training in several processes: it is given the clipped sums of this process
+    before they get their noise, and writes those of all processes in their place.
+    """
 
     checked: CheckedModel
     records: Records
@@ -33,6 +39,7 @@ class Work:
     diagnostics: Diagnostics
     randomness: Randomness
     seed: int
+    sum_over_processes: Callable[[Weights], None] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -41,17 +48,17 @@ class Work:
 
     @property
     def size_for_memory(self) -> int:
-        """Records for which memory is chosen: the plan's number, or the true one if larger."""
+        """The number of records for which memory is reserved: the plan's, or the true one if larger."""
         return max(self.plan.dataset_size, len(self.records))
 
     @property
     def largest_batch(self) -> int:
-        """How many records a batch has at most, by the plan: what follows from it must not depend on the records."""
+        """The largest batch by the plan: what follows from it must not depend on the records."""
         return largest_batch(self.plan.dataset_size, self.plan.sampling_rate)
 
     @property
     def in_float64(self) -> bool:
-        """Whether sums stay float64 until they have their noise, as those of many records do."""
+        """Whether sums stay float64 until they have their noise, as sums of many records do."""
         return self.largest_batch > LARGEST_PART
 
     @property
@@ -59,12 +66,28 @@ class Work:
         """Draws the batches."""
         return PoissonSampler(len(self.records), self.plan.sampling_rate, self.randomness)
 
-    def clipped(self, state: Any, step: int, x: Tensor, y: Tensor, **how: Any) -> ClippedSum:
-        """The clipped sum over these records at this step, as plan and execution say; `how` is for `clip_and_sum`."""
-        return clip_and_sum(self.checked, self.method.weights(state, step), x, y, self.clipping_at(step), **how)
+    @cached_property
+    def noise(self) -> NoiseSource:
+        """Draws the noise, keyed by this run's randomness."""
+        return noise_source(self.execution.noise, self.randomness)
+
+    @property
+    def random_source(self) -> str:
+        """What the guarantee says of all secret draws."""
+        sampling, noise = self.randomness.source, self.noise.source
+        return sampling if noise == sampling else f"{sampling}; noise: {noise}"
+
+    @property
+    def voided_by(self) -> tuple[str, ...]:
+        """Why there is no guarantee, if there is none."""
+        reasons = {
+            "sampling and noise were seeded by the user (unsafe_seed)": self.randomness.is_seeded_by_user,
+            "values without noise were kept (unsafe_diagnostics)": self.diagnostics.wanted,
+        }
+        return tuple(reason for reason, holds in reasons.items() if holds)
 
     def clipping_at(self, step: int) -> ClippingSettings:
-        """How the records of this step are clipped and added up, as plan and execution say."""
+        """How this step clips and sums, by the plan and the execution."""
         return ClippingSettings(
             self.plan.clip_norm_at(step),
             self.plan.clipping,
@@ -74,7 +97,7 @@ class Work:
         )
 
     def initial_state(self) -> Any:
-        """The method's, at the model's weights as they are."""
+        """The method's state at the model's initial weights."""
         weights = self.checked.objective.model_weights() | self.checked.likelihood_weights
         return self.method.init({name: wide(values) for name, values in weights.items()}, self.plan, self.seed)
 
@@ -96,26 +119,28 @@ class Work:
 
     @property
     def read_when_asked(self) -> bool:
-        """Whether reading a batch is the user's code in this process: a `Dataset` that no worker reads."""
+        """Whether reading a batch runs the user's code in this process: a `Dataset` that no worker reads."""
         return isinstance(self.records, DatasetRecords) and self.execution.dataset_workers == 0
 
 
 class Steps(Protocol):
-    """Takes the steps of a run in their order."""
+    """Takes the steps, in order, of runs that share a device and a number of steps; holds their states."""
+
+    states: list[Any]
 
     @property
     def how(self) -> str:
         """In words, for the release."""
         ...
 
-    def release(self, state: Any, step: int) -> NoisySum:
-        """What this step makes public; the only thing that is learned of the records."""
+    def release(self, step: int) -> Sequence[NoisySum]:
+        """What this step makes public of each run; nothing else is learned of the records."""
         ...
 
-    def take(self, state: Any, noisy: NoisySum, step: int) -> Any:
-        """The state after it."""
+    def take(self, noisy: Sequence[NoisySum], step: int) -> None:
+        """Update the states with what was released."""
         ...
 
-    def release_and_take(self, state: Any, step: int) -> Any:
-        """Both at once, where nobody has to look at what is released: the state after the step."""
+    def release_and_take(self, step: int) -> None:
+        """Both, where nobody looks at what is released in between."""
         ...

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from dpbnn.privacy.noise import cuda as cuda_noise
+from dpbnn.privacy.noise.graph_noise import GraphNoise
 from dpbnn.privacy.noise.randomness import Randomness
-from dpbnn.training.steps.graphs import SharedNoise
 
 CPU = torch.device("cpu")
 
 
 def drawn(sizes, types=None):
-    noise = SharedNoise.of(Randomness.from_seed(3), CPU)
+    noise = GraphNoise(Randomness.from_seed(3), CPU)
     noise.begin(5)
     types = types or [torch.float32] * len(sizes)
     releases = [
@@ -36,7 +36,7 @@ def test_every_run_has_noise_of_its_own_and_of_the_right_size(monkeypatch, chunk
 
 
 def test_the_only_run_has_what_it_would_draw_later():
-    later = SharedNoise.of(Randomness.from_seed(3), CPU)
+    later = GraphNoise(Randomness.from_seed(3), CPU)
     later.begin(5)
     assert torch.equal(drawn([1001])[0], later.draw_on_device(5, CPU)(1001, torch.float32))
 
@@ -47,7 +47,7 @@ def test_types_may_differ():
 
 @pytest.mark.parametrize(("count", "dtype"), [(9, torch.float32), (1, torch.float32), (10, torch.float64)])
 def test_noise_that_does_not_fit_is_never_used(count, dtype):
-    noise = SharedNoise.of(Randomness.from_seed(3), CPU)
+    noise = GraphNoise(Randomness.from_seed(3), CPU)
     noise.begin(5)
     noise.draw_ahead([{"a": torch.zeros(10)}])
     with pytest.raises(RuntimeError, match="nothing must be released"):
@@ -55,7 +55,7 @@ def test_noise_that_does_not_fit_is_never_used(count, dtype):
 
 
 def test_one_wide_number_makes_all_noise_of_a_release_wide():
-    noise = SharedNoise.of(Randomness.from_seed(3), CPU)
+    noise = GraphNoise(Randomness.from_seed(3), CPU)
     noise.begin(5)
     noise.draw_ahead([{"a": torch.zeros(10), "b": torch.zeros(10, dtype=torch.float64)}])
     assert noise.draw_on_device(5, CPU)(20, torch.float64).dtype == torch.float64

@@ -1,0 +1,139 @@
+"""A run before its first step, with everything checked; and its release, after the last."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpbnn import _validate, lint
+from dpbnn._warn import warn
+from dpbnn.clipping import check_model
+from dpbnn.data.records import DatasetRecords, InMemoryRecords, as_records, brought_to
+from dpbnn.device.execution import Execution
+from dpbnn.methods import Method
+from dpbnn.models.likelihoods import Likelihood
+from dpbnn.posterior import Posterior
+from dpbnn.privacy.ledger import Ledger
+from dpbnn.privacy.noise.randomness import Randomness
+from dpbnn.privacy.noise.source import NOISE_SOURCES
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.release.draft import Draft
+from dpbnn.seeds import derived_seed
+from dpbnn.training.checkpoint import Checkpoint
+from dpbnn.training.diagnostics import Diagnostics
+from dpbnn.training.position import Position
+from dpbnn.training.prepare import check_types, on_device, raised, refuse_several_processes, remarks
+from dpbnn.training.steps import Work
+
+__all__ = ["Run", "prepared"]
+
+LARGEST_WEIGHT = 1e6
+
+
+def prepared(
+    model: nn.Module,
+    X: Any,
+    y: Any,
+    method: Method[Any],
+    plan: PrivacyPlan,
+    likelihood: Likelihood,
+    seed: int | None = None,
+    device: str | torch.device | None = None,
+    execution: Execution | None = None,
+    unsafe_diagnostics: bool = False,
+    unsafe_seed: int | None = None,
+    must_try: bool = False,
+) -> "Run":
+    """A run that is checked and ready to begin; the arguments are those of `fit`.
+
+    `must_try` says that the model is tried on synthetic records even if its like has been.
+    """
+    refuse_several_processes()
+    check_types(model, method, plan, likelihood)
+    execution = Execution() if execution is None else execution
+    if not isinstance(execution, Execution):
+        _validate.refuse("execution", "an Execution", execution)
+    _validate.one_of("Execution.noise", execution.noise, NOISE_SOURCES)
+    plan = raised(plan, method)
+    working = method.model_for(on_device(model, device))
+    weight = next(working.parameters())
+    records = as_records(X, y, weight.dtype)
+    checked = check_model(
+        working,
+        likelihood,
+        *(part.to(weight.device) for part in records.empty),
+        precision=execution.precision,
+        must_try=must_try,
+    )
+    if isinstance(records, InMemoryRecords):
+        likelihood.check_values(records.y, checked.num_outputs)
+    if isinstance(records, DatasetRecords):
+        records.refuse_known_draws(execution.dataset_workers)
+    advice = tuple(remarks(method, likelihood, plan))
+    records = brought_to(weight.device, records, execution.data_on_device)
+    randomness = Randomness.from_operating_system() if unsafe_seed is None else Randomness.from_seed(unsafe_seed)
+    seed = derived_seed(None) if seed is None else _validate.whole_number("seed", seed, at_least=0)
+    diagnostics = Diagnostics(unsafe_diagnostics)
+    work = Work(checked, records, method, plan, execution, diagnostics, randomness, seed)
+    work.refuse_inexact_sums()
+    return Run(work, advice)
+
+
+@dataclass
+class Run:
+    """What `prepared` has checked; `advice` is what the settings say, `findings` those of the lint rules."""
+
+    work: Work
+    advice: tuple[str, ...]
+    findings: tuple[lint.Finding, ...] = ()
+
+    def linted(self, x: Any, y: Any, public_data: tuple[Any, Any] | None = None) -> "Run":
+        """Apply the lint rules to all of it: refuse what must be, warn of what is weak, and note the rest."""
+        work = self.work
+        objective, seed = work.checked.objective, 0 if work.randomness.is_seeded_by_user else None
+        subject = lint.Subject(work.plan, work.checked.model, objective.likelihood, work.method, x, y, public_data)
+        found = lint.inspect(replace(subject, unsafe_seed=seed, unsafe_diagnostics=work.diagnostics.wanted))
+        lint.refuse(found, "evaluation-on-training-data")
+        for finding in found:
+            if finding.severity == "weak":
+                warn(str(finding))
+        return replace(self, findings=tuple(found))
+
+    def begin(self, ledger: Ledger | None = None, folder: Checkpoint | None = None) -> Position:
+        """The first step, or where an interrupted run was; without a ledger that was opened it cannot be released."""
+        return Position.first(self.work, Ledger(self.work.plan) if ledger is None else ledger, folder)
+
+    def draft(self, position: Position, history: Iterable[Mapping[str, float]] = ()) -> Draft:
+        """All of a release but the guarantee, after the last step."""
+        work = position.work
+        posterior = work.method.to_posterior(position.state)
+        report = posterior.report()
+        warnings = [*report.pop("warnings", ()), *_diverged(posterior)]
+        for text in warnings:
+            warn(text)
+        report = work.method.report(work.plan) | report
+        report |= {"engine": work.checked.engine, "steps_taken": position.how}
+        report |= {"releases_charged": len(position.ledger.charges)}
+        report |= {"warnings": [*self.advice, *warnings]} if self.advice or warnings else {}
+        return Draft(
+            position.ledger,
+            posterior,
+            work.checked.model,
+            work.checked.objective.likelihood,
+            work.random_source,
+            work.voided_by,
+            lint.with_findings(report, self.findings),
+            tuple(history),
+            tuple(work.diagnostics.entries),
+        )
+
+
+def _diverged(posterior: Posterior) -> list[str]:
+    """Released weights may be looked at."""
+    first = next(iter(posterior.draw(1, seed=0)))
+    largest = max((float(values.abs().max()) for values in first.values() if values.numel()), default=0.0)
+    if largest <= LARGEST_WEIGHT:
+        return []
+    return [f"The trained weights reach {largest:.3g}: the run has diverged. Its budget is spent; use a smaller rate."]
