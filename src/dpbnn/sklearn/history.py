@@ -38,6 +38,9 @@ class Spending:
     def __deepcopy__(self, _: Any) -> Self:
         return self
 
+    def __repr__(self) -> str:
+        return f"Spending(fits={self.fits}, epsilon={self.epsilon}, delta={self.delta})"
+
     def __reduce__(self) -> Any:
         return type(self), (self._process, self.fits, self.epsilon, self.delta)
 

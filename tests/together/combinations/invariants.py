@@ -48,9 +48,7 @@ def equals_the_plain_truth(bench: Bench) -> None:
         require(release.before.keys() == expected.total.keys(), f"weights are {sorted(release.before)}")
         off = truths.distance(expected.total, release.before)
         allowed = truths.ROUNDING.get(clip.precision or "", truths.OF_FLOAT32) * expected.amount
-        if (
-            off > allowed and clip.precision != "bfloat16"
-        ):  # perhaps the loop itself is inexact: both, from the exact sum
+        if off > allowed:  # perhaps the loop itself is inexact: both, from the exact sum
             exact = truths.clipped_sum(truths.in_float64(clip)).total
             off, allowed = truths.distance(exact, release.before), 4 * truths.distance(exact, expected.total)
         what = f"step {release.step}: the sum over {len(clip.x)} records, of norm {truths.norm(expected.total):.3g},"
