@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from torch.nn.functional import max_pool2d
 
 import dpbnn
 from dpbnn.models.networks import CNN, MLP, NETWORKS, rebuild
@@ -70,3 +71,12 @@ def test_settings_of_a_network_without_dropout_are_those_of_earlier_releases():
 def test_dropout_outside_zero_to_one_is_refused(dropout):
     with pytest.raises(dpbnn.DpbnnError, match="dropout must be"):
         MLP(3, [4], 2, dropout=dropout)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_the_papers_cnn_activates_and_pools_as_it_says(activation):
+    network, x = CNN(activation=activation), torch.randn(3, 1, 28, 28)
+    conv1, conv2, fc1, fc2 = (layer for layer in network.layers if list(layer.parameters()))
+    act = getattr(torch, activation)
+    hidden = max_pool2d(act(conv2(max_pool2d(act(conv1(x)), 2, 1))), 2, 1)
+    assert torch.equal(network(x), fc2(act(fc1(hidden.flatten(1)))))

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from dpbnn import _validate
 from dpbnn.device.generators import Generators, drawing_from
-from dpbnn.models.pooling import MaxPool2d
 
 __all__ = ["CNN", "MLP", "NETWORKS", "rebuild"]
 
@@ -30,13 +29,8 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         widths = [_validate.whole_number("a layer's width", width) for width in (inputs, *hidden, outputs)]
-        self.settings = {
-            "inputs": inputs,
-            "hidden": list(hidden),
-            "outputs": outputs,
-            "activation": activation,
-            **_dropout_setting(dropout),
-        }
+        self.settings: dict[str, Any] = {"inputs": inputs, "hidden": list(hidden), "outputs": outputs, "activation": activation}
+        self.settings |= _dropout_setting(dropout)
         layers: list[nn.Module] = [nn.Flatten()]
         for width, following in pairwise(widths):
             layers += [nn.Linear(width, following), _activation(activation, dropout)]
@@ -47,39 +41,20 @@ class MLP(nn.Module):
         return self.layers(x)
 
 
-class _Layers(nn.Sequential):
-    """A `Sequential` that leaves a ReLU before a pool to the pool, which does both in one pass."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        rectify = False
-        for layer, following in pairwise([*self, None]):
-            if isinstance(layer, nn.ReLU) and isinstance(following, MaxPool2d):
-                rectify = True
-                continue
-            assert layer is not None
-            input = layer(input, rectify=True) if rectify else layer(input)
-            rectify = False
-        return input
-
-
 class CNN(nn.Module):
     """The paper's convolutional network for 28 x 28 pictures: 26,010 weights with one channel and ten classes."""
 
     def __init__(self, channels: int = 1, outputs: int = 10, activation: str = "relu", dropout: float = 0.0) -> None:
         super().__init__()
-        self.settings = {
-            "channels": channels,
-            "outputs": outputs,
-            "activation": activation,
-            **_dropout_setting(dropout),
-        }
-        self.layers = _Layers(
+        self.settings: dict[str, Any] = {"channels": channels, "outputs": outputs, "activation": activation}
+        self.settings |= _dropout_setting(dropout)
+        self.layers = nn.Sequential(
             nn.Conv2d(channels, 16, kernel_size=8, stride=2, padding=3),
             _activation(activation, dropout),
-            MaxPool2d(2, stride=1),
+            nn.MaxPool2d(2, stride=1),
             nn.Conv2d(16, 32, kernel_size=4, stride=2),
             _activation(activation, dropout),
-            MaxPool2d(2, stride=1),
+            nn.MaxPool2d(2, stride=1),
             nn.Flatten(),
             nn.Linear(512, 32),
             _activation(activation, dropout),

@@ -1,7 +1,7 @@
-"""Programs for a GPU, in Triton, which torch brings on Linux: `of_clipping`, `of_likelihoods` and `of_pooling`.
+"""Kernels for a GPU, in Triton, which torch brings on Linux.
 
-They are imported late, as Triton takes its time and only a GPU needs it. Where Triton is missing or cannot compile,
-callers do the same by torch's own operations, which take several launches and go over the numbers more often.
+They are imported when a GPU first needs them: Triton loads slowly. Where it is missing or cannot compile, callers use
+torch's operations, which take more launches.
 """
 
 from functools import cache
