@@ -15,7 +15,7 @@ import torch
 
 from dpbnn.types import Weights
 
-__all__ = ["Flat", "derived_seed", "standard_normals"]
+__all__ = ["FlatWeights", "derived_seed", "standard_normals"]
 
 
 def derived_seed(seed: int | None, *path: int) -> int:
@@ -25,7 +25,7 @@ def derived_seed(seed: int | None, *path: int) -> int:
     return int.from_bytes(hashlib.blake2b(repr((seed, *path)).encode(), digest_size=8).digest()) >> 1
 
 
-class Flat:
+class FlatWeights:
     """Weights in one piece of memory, `numbers`; `views` has them by name. The order of names does not matter."""
 
     def __init__(self, like: Weights) -> None:
@@ -36,9 +36,9 @@ class Flat:
         self.views = {name: parts[name].view(values.shape) for name, values in like.items()}
 
     @staticmethod
-    def copied(weights: Weights) -> "Flat":
+    def copied(weights: Weights) -> "FlatWeights":
         """The same numbers."""
-        flat = Flat(weights)
+        flat = FlatWeights(weights)
         for name, values in weights.items():
             flat.views[name].copy_(values)
         return flat
@@ -50,6 +50,6 @@ class Flat:
 
 def standard_normals(like: Weights, seed: int) -> Weights:
     """An independent standard normal for every number, in the shapes of `like`."""
-    flat = Flat(like)
+    flat = FlatWeights(like)
     flat.draw_normals(seed)
     return flat.views

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import dpbnn
 from dpbnn.data.process_generators import generators_of_the_process
-from dpbnn.data.reading import Reader
+from dpbnn.data.reading import BatchReader
 from dpbnn.data.records import as_records
 from dpbnn.errors import DpbnnError
 from dpbnn.privacy.noise.randomness import Randomness
@@ -150,7 +150,7 @@ def test_runs_with_workers_repeat_with_the_same_key_alone():
 
 def test_the_key_is_not_shown_where_records_are_read():
     empty = X[:0], Y[:0]
-    reader = Reader(TensorDataset(X, Y), empty, torch.float32, Randomness.from_seed(0))
+    reader = BatchReader(TensorDataset(X, Y), empty, torch.float32, Randomness.from_seed(0))
     assert str(reader.randomness.key) not in repr(reader)
     sent = pickle.loads(pickle.dumps(reader))  # as to a worker that is spawned
     assert sent.randomness == reader.randomness

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from dpbnn.data.arrays import Batch
 from dpbnn.data.held_generators import holds_generator
 from dpbnn.data.process_generators import generators_of_the_process, restoring_generators
-from dpbnn.data.reading import Reader, Rows, collated
+from dpbnn.data.reading import BatchReader, StepRows, collated
 from dpbnn.device.generators import Generators, drawing_from
 from dpbnn.errors import DpbnnError
 from dpbnn.privacy.noise.randomness import Randomness
@@ -73,8 +73,8 @@ class DatasetRecords:
         known = Randomness.from_seed(0)  # the same every time, also where reading draws
         yield from self._read(parts, known, workers=int(self.draws_outside_torch))
 
-    def _read(self, steps: Iterable[Rows], randomness: Randomness, workers: int) -> Iterator[Batch]:
-        reader = Reader(self.dataset, self.empty, self.dtype, randomness, in_worker=workers > 0)
+    def _read(self, steps: Iterable[StepRows], randomness: Randomness, workers: int) -> Iterator[Batch]:
+        reader = BatchReader(self.dataset, self.empty, self.dtype, randomness, in_worker=workers > 0)
         if workers == 0:
             yield from map(reader.__getitem__, steps)
             return

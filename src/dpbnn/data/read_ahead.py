@@ -30,14 +30,14 @@ def read_ahead(batches: Iterator[Batch], device: torch.device, when_asked: bool)
     if first[0].is_cuda:
         yield from batches
         return
-    reader = _Reader(batches, device)
+    copier = _DeviceCopier(batches, device)
     try:
-        yield from reader
+        yield from copier
     finally:
-        reader.stop()
+        copier.stop()
 
 
-class _Reader:
+class _DeviceCopier:
     """A thread that copies batches by its own CUDA stream, from pinned memory."""
 
     def __init__(self, batches: Iterator[Batch], device: torch.device) -> None:

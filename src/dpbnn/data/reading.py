@@ -19,9 +19,9 @@ from dpbnn.device.generators import default_generators, drawing_from
 from dpbnn.errors import DpbnnError
 from dpbnn.privacy.noise.randomness import Randomness
 
-__all__ = ["Reader", "Rows", "collated"]
+__all__ = ["BatchReader", "StepRows", "collated"]
 
-Rows = tuple[int, Sequence[int]]
+StepRows = tuple[int, Sequence[int]]
 """A step and the rows of its batch."""
 
 PLAIN, REDIRECTED, SEEDED = range(3)
@@ -29,7 +29,7 @@ PLAIN, REDIRECTED, SEEDED = range(3)
 
 
 @dataclass
-class Reader(Dataset[Batch]):
+class BatchReader(Dataset[Batch]):
     """Reads the batch of a step, with as little care of draws as will do: most data sets draw nothing.
 
     Each record's draws from torch come from generators that are seeded for it when something is drawn. Where the
@@ -45,7 +45,7 @@ class Reader(Dataset[Batch]):
     in_worker: bool = False
     care: int = PLAIN
 
-    def __getitem__(self, batch: Rows) -> Batch:
+    def __getitem__(self, batch: StepRows) -> Batch:
         step, rows = batch
         return collated(self._items(step, rows), self.dtype) if rows else self.empty
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
-from dpbnn.seeds import Flat
+from dpbnn.seeds import FlatWeights
 from dpbnn.types import Weights
 
 __all__ = ["in_one_piece", "joined", "of_each"]
@@ -20,7 +20,7 @@ def in_one_piece(weights: Weights) -> Weights:
     """Copies of the weights side by side, in the order of their names; apart where their types differ."""
     if len({values.dtype for values in weights.values()}) > 1:
         return {name: values.detach().clone() for name, values in weights.items()}
-    flat = Flat(weights)
+    flat = FlatWeights(weights)
     for name, values in weights.items():
         flat.views[name].copy_(values.detach())
     return flat.views
@@ -29,7 +29,7 @@ def in_one_piece(weights: Weights) -> Weights:
 def of_each(operation: Callable[..., Tensor], *given: Weights, into: Weights | None = None) -> Weights:
     """``operation(a, b, ..., out=result)`` for the weights of each name; `into` is memory that may be used again."""
     names = sorted(given[0])
-    results = Flat(given[0]).views if into is None else into
+    results = FlatWeights(given[0]).views if into is None else into
     for out, *values in joined(*([part[name] for name in names] for part in (results, *given))):
         operation(*values, out=out)
     return {name: results[name] for name in given[0]}

@@ -38,7 +38,7 @@ from dpbnn.models.priors import Gaussian, Prior
 from dpbnn.posterior import MeanField
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import Schedule, check_length
-from dpbnn.seeds import Flat, derived_seed
+from dpbnn.seeds import FlatWeights, derived_seed
 from dpbnn.types import Draws, NoisySum, Weights
 
 __all__ = ["BBP", "BBPState"]
@@ -53,8 +53,8 @@ MEAN, RHO = "mean/", "rho/"
 class BBPState:
     """Means and rhos, which are updated in place, also as `parameters` by name, and room for a step's draws."""
 
-    mean: Flat
-    rho: Flat
+    mean: FlatWeights
+    rho: FlatWeights
     parameters: Weights
     optimizer: Optimizer | None
     plan: PrivacyPlan
@@ -71,9 +71,12 @@ class _StepDraws:
 
     def __init__(self, like: Weights, num_draws: int) -> None:
         self.pair: tuple[int, bool] | None = None
-        self.std, self.slope = Flat(like), Flat(like)  # room that is used again: fresh memory would cost more
-        self.e = [Flat(like) for _ in range(num_draws)]
-        self.w = [Flat(like) for _ in range(num_draws)]
+        self.std, self.slope = (
+            FlatWeights(like),
+            FlatWeights(like),
+        )  # room that is used again: fresh memory would cost more
+        self.e = [FlatWeights(like) for _ in range(num_draws)]
+        self.w = [FlatWeights(like) for _ in range(num_draws)]
         self.each = [Draw(w.views, e.views) for w, e in zip(self.w, self.e, strict=True)]
 
     def prepare(self, state: BBPState) -> None:
@@ -132,7 +135,7 @@ class BBP(Method[BBPState]):
         """The weights as means, with small spreads around them."""
         check_length("learning_rate", self.learning_rate, plan.steps)
         self.prior.check(list(of_network(weights)))
-        mean, rho = Flat.copied(weights), Flat(weights)
+        mean, rho = FlatWeights.copied(weights), FlatWeights(weights)
         for name, values in rho.views.items():
             values.fill_(_inverse_softplus(self._initial_std(name, weights)))
         parameters = _both(mean.views, rho.views)

@@ -31,7 +31,7 @@ from dpbnn.posterior import Posterior
 from dpbnn.privacy import temperature as langevin
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import Runs, Schedule, as_schedule, check_length, combined, runs_of, value_at
-from dpbnn.seeds import Flat, derived_seed
+from dpbnn.seeds import FlatWeights, derived_seed
 from dpbnn.types import NoisySum, Weights
 
 __all__ = ["SGLD", "SGLDState"]
@@ -54,7 +54,7 @@ class SGLDState:
     store: Store
     plan: PrivacyPlan
     seed: int
-    langevin_noise: Flat | None = None
+    langevin_noise: FlatWeights | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class SGLD(Method[SGLDState]):
         """The weights as given, and nothing kept."""
         self.prior.check(list(of_network(weights)))
         own = in_one_piece(weights)
-        langevin_noise = None if plan.is_private else Flat(own)
+        langevin_noise = None if plan.is_private else FlatWeights(own)
         return SGLDState(own, self.keep_as.open(own, plan.steps), plan, seed, langevin_noise)
 
     def begin_step(self, state: SGLDState, step: int) -> Hashable | None:

@@ -29,7 +29,12 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         widths = [_validate.whole_number("a layer's width", width) for width in (inputs, *hidden, outputs)]
-        self.settings: dict[str, Any] = {"inputs": inputs, "hidden": list(hidden), "outputs": outputs, "activation": activation}
+        self.settings: dict[str, Any] = {
+            "inputs": inputs,
+            "hidden": list(hidden),
+            "outputs": outputs,
+            "activation": activation,
+        }
         self.settings |= _dropout_setting(dropout)
         layers: list[nn.Module] = [nn.Flatten()]
         for width, following in pairwise(widths):
