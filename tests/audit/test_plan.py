@@ -134,7 +134,7 @@ def test_a_claim_that_is_false_is_called_so(monkeypatch):
     found = audit_plan(PLAN, quick=True)
     assert any("less noise" in alarm for alarm in found.alarms)
     assert found.epsilon > 1.5 * found.claimed_epsilon
-    assert "THE CLAIM IS IN DOUBT" in str(found)
+    assert "THE CODE BREAKS THE CLAIM" in str(found)
 
 
 @pytest.mark.gpu

@@ -68,7 +68,7 @@ def test_a_release_without_guarantee_has_a_card_that_says_so_first():
     assert "| guarantee | none |" in card(PrivacyGuarantee.for_plan(plain), {})
 
 
-def test_a_claim_in_doubt_says_so_on_the_card():
+def test_a_claim_that_the_code_breaks_says_so_on_the_card():
     audit = {"confidence": 0.95, "alarms": ["noise"], "epsilon_at_least": 9.0, "claimed_epsilon": 1.0}
     audit |= {"date": "today", "in_words": "Bad."}
-    assert "THE CLAIM IS IN DOUBT" in card_of(fitted(), audit)
+    assert "THE CODE BREAKS THE CLAIM" in card_of(fitted(), audit)

@@ -104,11 +104,9 @@ class Audit:
         seen = sum(attack.observations for attack in (*self.mechanism.values(), *self.variations.values()))
         best = max(self.one_run, key=lambda name: self.one_run[name].epsilon)
         signal = max(self.membership.signals.items(), key=lambda item: abs(item[1].auc - 0.5))
-        verdict = (
-            "Nothing speaks against the claim."
-            if not self.alarms
-            else f"THE CLAIM IS IN DOUBT: {'; '.join(self.alarms)}."
-        )
+        conclusion = "Nothing speaks against the claim."
+        if alarms := self.alarms:
+            conclusion = f"THE CODE BREAKS THE CLAIM; do not rely on its epsilon. {'; '.join(alarms)}."
         whole = self.one_run[best]
         shares = [attack.epsilon / attack.claimed_epsilon for attack in self.variations.values()]
         return (
@@ -123,7 +121,7 @@ class Audit:
             f"{self.sampling.batches:,} of them, and {self.randomness.streams:,} streams of random numbers were "
             f"compared. In one whole run at epsilon {whole.claimed_epsilon:.3g} by each method, the best attack on a "
             f"release ({best}) shows an epsilon of {whole.epsilon:.3g}. By predictions, members were told from others "
-            f"with an AUC of {signal[1].auc:.3f} ({signal[0]}; near 0.5 is chance). {self.coverage} {verdict}"
+            f"with an AUC of {signal[1].auc:.3f} ({signal[0]}; near 0.5 is chance). {self.coverage} {conclusion}"
         )
 
     def draw(self, path: str | Path) -> None:

@@ -90,11 +90,11 @@ def _few(purposes: Sequence[str]) -> str:
 def _bound(audit: Mapping[str, Any]) -> str:
     share = f"{100 * audit['confidence']:g} %"
     found = audit["epsilon_at_least"]
-    verdict = "below the claim, as it should be" if found <= audit["claimed_epsilon"] else "above the claim by chance"
+    meaning = "below the claim, as it should be" if found <= audit["claimed_epsilon"] else "above the claim by chance"
     if audit["alarms"]:
-        verdict = "THE CLAIM IS IN DOUBT"
+        meaning = "THE CODE BREAKS THE CLAIM"
     unit = audit.get("unit", "one record")
-    return f"for {unit}, epsilon at least {found:.4g} with {share} confidence: {verdict} ({audit['date']})"
+    return f"for {unit}, epsilon at least {found:.4g} with {share} confidence: {meaning} ({audit['date']})"
 
 
 def _listed(title: str, texts: Sequence[str]) -> str:
