@@ -11,10 +11,11 @@ from torch.utils.data import Dataset
 import dpbnn
 from dpbnn.audit.rounding import that_round_both_ways
 from dpbnn.data.records import ResidentRecords
+from dpbnn.privacy.noise.graph_noise import GraphNoise
 from dpbnn.training.run import prepared
 from dpbnn.training.steps import CapturedSteps, EagerSteps
 from dpbnn.training.steps.graphs import NotCapturable
-from tests.training.steps.replay import Replays
+from tests.training.steps.replay import Replays, never_captured
 
 METHODS = {
     "sgd": dpbnn.SGD(0.1, dpbnn.Gaussian(0.5)),
@@ -156,6 +157,30 @@ def test_noise_of_runs_that_are_captured_together_differs():
     steps.release_and_take(0)
     first, second = steps.states
     assert not any(torch.equal(first.weights[name], second.weights[name]) for name in first.weights)
+
+
+def test_runs_draw_the_same_noise_in_one_graph_in_several_and_without_any(monkeypatch):
+    """As on a CUDA device, where the noise of all runs is drawn at once."""
+    monkeypatch.setattr(GraphNoise, "_draws_on_device", True)
+    plan = dpbnn.PrivacyPlan(N, B, STEPS, 1.0, 5.0, 1e-5)
+
+    def reached(make, both):
+        positions = [work_for(dpbnn.SGD(0.1), plan, seed=seed)[1] for seed in (3, 4, 5)]
+        works, states = [resident(position.work) for position in positions], [position.state for position in positions]
+        steps = make(works, states)
+        for step in range(STEPS):
+            steps.release_and_take(step) if both else steps.take(steps.release(step), step)
+        return [state.weights for state in steps.states]
+
+    expected = reached(never_captured, both=True)
+    for both in (True, False):
+        for own, other in zip(expected, reached(replayed, both), strict=True):
+            for name, values in own.items():
+                torch.testing.assert_close(values, other[name], rtol=1e-4, atol=1e-4)
+
+
+def replayed(works, states):
+    return CapturedSteps(works, states, 0, Replays())
 
 
 class Refuses(Replays):

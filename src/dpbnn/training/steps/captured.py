@@ -28,6 +28,7 @@ from dpbnn.device.streams import beside, branches, join
 from dpbnn.models.replica import switches_of
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.noise.mechanism import add_noise
+from dpbnn.privacy.noise.source import AddsNormals
 from dpbnn.schedule import by_step
 from dpbnn.training.steps.eager import EagerSteps, batches_of
 from dpbnn.training.steps.feeds import DEVIATIONS, Feed, Part, ResidentFeed, Sizes, StreamedFeed, largest_part
@@ -42,11 +43,11 @@ WARM_UP = 1
 waiting for the device is an error."""
 
 
-Pieces = tuple[tuple[Any, ...], ...]
-"""Of a step: the name of each, and for a part its size. Those that are listed together are one graph."""
-NOISE: Pieces = (("noise",),)
-UPDATE: Pieces = (("update",),)
-WHOLE: Pieces = (("only part",), ("noise",), ("update",))
+Piece = tuple[Any, ...]
+"""Of a step, what one graph holds: its name, and for a part of the batch the size."""
+NOISE: Piece = ("noise",)
+UPDATE: Piece = ("update",)
+WHOLE: Piece = ("whole",)
 
 
 class Graph(Protocol):
@@ -109,7 +110,6 @@ class CapturedSteps:
         self._phases: list[Hashable] = []
         self._captured_from = first_step + WARM_UP
         self._graphs: dict[Hashable, Graph] = {}
-        self._drawing: torch.cuda.Stream | None = None
         self._eager: EagerSteps | None = None
         self._how, self._is_settled, self._why_not = "captured and replayed (CUDA graphs)", False, ""
 
@@ -123,10 +123,10 @@ class CapturedSteps:
         if self._eager is None:
             try:
                 self._begin(step)
-                for pieces in self._to_capture_first(step, fused=False):
-                    self._run(pieces, step, replay=False)
-                for pieces in self._up_to_the_noise(step, self._feed.parts(step)):
-                    self._run(pieces, step)
+                for piece in self._to_capture_first(step, fused=False):
+                    self._run(piece, step, replay=False)
+                for piece in self._up_to_the_noise(step, self._feed.parts(step)):
+                    self._run(piece, step)
             except (RuntimeError, NotCapturable) as error:
                 self._give_up(error, step)
             else:
@@ -153,15 +153,15 @@ class CapturedSteps:
         if self._eager is None:
             try:
                 self._begin(step)
-                for pieces in self._to_capture_first(step, fused=True):
-                    self._run(pieces, step, replay=False)
+                for piece in self._to_capture_first(step, fused=True):
+                    self._run(piece, step, replay=False)
                 sizes, last = self._feed.parts(step), UPDATE
                 if self._can_fuse and len(sizes) == 1 and step >= self._captured_from:
                     self._feed.next_part()
                     last = WHOLE
                 else:
-                    for pieces in self._up_to_the_noise(step, sizes):
-                        self._run(pieces, step)
+                    for piece in self._up_to_the_noise(step, sizes):
+                        self._run(piece, step)
                 self._run(last, step, replay=False)
             except (RuntimeError, NotCapturable) as error:
                 self._give_up(error, step)
@@ -187,7 +187,7 @@ class CapturedSteps:
         if self._noise is not None:
             self._noise.begin(step)
 
-    def _to_capture_first(self, step: int, fused: bool) -> Iterator[Pieces]:
+    def _to_capture_first(self, step: int, fused: bool) -> Iterator[Piece]:
         """In the first captured step, all pieces, also those that its batch does not need.
 
         Whether they can be captured must not tell its size. The largest part comes first: its memory has room for the
@@ -196,7 +196,7 @@ class CapturedSteps:
         if step == self._captured_from:
             if self._why_not:
                 raise NotCapturable(self._why_not)
-            yield (("part", self._sizes.largest),)
+            yield "part", self._sizes.largest
             if self._noise is not None:
                 yield NOISE
             if fused and self._can_fuse:
@@ -204,14 +204,14 @@ class CapturedSteps:
             yield UPDATE
             self._is_settled = True
 
-    def _up_to_the_noise(self, step: int, sizes: Sequence[int]) -> Iterator[Pieces]:
+    def _up_to_the_noise(self, step: int, sizes: Sequence[int]) -> Iterator[Piece]:
         """The pieces of a step before its update; what no graph holds is done in between."""
         for sums in self._sums:
             for (numbers,) in joined(list(sums.values())):
                 numbers.zero_()
         for size in sizes:
             self._feed.next_part()
-            yield (("part", size),)
+            yield "part", size
         for work, sums in zip(self._runs, self._sums, strict=True):
             if work.sum_over_processes is not None:
                 work.sum_over_processes(sums)
@@ -220,27 +220,26 @@ class CapturedSteps:
         else:
             yield NOISE
 
-    def _run(self, pieces: Pieces, step: int, replay: bool = True) -> None:
+    def _run(self, piece: Piece, step: int, replay: bool = True) -> None:
         """Do this work: directly in the first steps; later by a graph, which is captured if it does not exist yet."""
+        name, *size = piece
         if step < self._captured_from:
-            must_not_wait = step == self._captured_from - 1 and pieces != UPDATE  # which must not be left half done
+            must_not_wait = step == self._captured_from - 1 and piece != UPDATE  # which must not be left half done
             if replay:
                 with self._recorder.without_waiting() if must_not_wait else nullcontext():
-                    for name, *size in pieces:
-                        self._work[name](self, step, *size)
+                    self._work[name](self, step, *size)
             return
-        key = pieces, self._levels[step], *self._phases
+        key = piece, self._levels[step], *self._phases
         if key not in self._graphs:
             with self._recorder.capture(self._host_state) as graph:
-                for name, *size in pieces:
-                    self._work[name](self, step, *size)
+                self._work[name](self, step, *size)
             self._graphs[key] = graph
         if replay:
             self._graphs[key].replay()
 
-    def _finish(self, pieces: Pieces, step: int) -> None:
-        """The last pieces of a step that is charged, and the methods' work after it, which no graph holds."""
-        self._run(pieces, step)
+    def _finish(self, piece: Piece, step: int) -> None:
+        """The last piece of a step that is charged, and the methods' work after it, which no graph holds."""
+        self._run(piece, step)
         for work, state in zip(self._runs, self.states, strict=True):
             work.method.end_step(state, step)
 
@@ -270,11 +269,10 @@ class CapturedSteps:
                 if clipped.gradients[name] is not total:
                     total.add_(clipped.gradients[name])
 
-    def _only_part(self, step: int) -> None:
-        """Write the clipped sums of a batch that is one part; its noise is drawn beside that on a CUDA device."""
-        with beside() as self._drawing:
-            if self._noise is not None and self._device.type == "cuda" and all(w.plan.is_private for w in self._runs):
-                self._noise.draw_ahead([self._noised(*own) for own in self._sums_and_releases()])
+    def _whole(self, step: int) -> None:
+        """All of a step whose batch is one part; on a CUDA device its noise is drawn while records are clipped."""
+        with beside() as drawing:
+            sources = self._noise_sources()
         for work, state, sums, (x, y, present) in branches(self._fed(self._sizes.largest)):
             clipped = clip_and_sum(
                 work.checked,
@@ -288,17 +286,28 @@ class CapturedSteps:
                 into=sums,
             )
             _copied(clipped.gradients, sums)
-        join(self._drawing)
+        join(drawing)
+        self._add_noise(step, sources)
+        self._take(step)
 
-    def _add_noise(self, step: int) -> None:
+    def _noise_sources(self) -> list[AddsNormals]:
+        """What adds each run's noise. That of all runs is drawn together, so that every kind of graph draws alike."""
+        if self._noise is None:
+            return [work.noise for work in self._runs]
+        private = [own for own in self._sums_and_releases() if own[0].plan.is_private]
+        drawn = iter(self._noise.sources([self._noised(*own) for own in private]))
+        return [next(drawn) if work.plan.is_private else self._noise for work in self._runs]
+
+    def _add_noise(self, step: int, sources: Sequence[AddsNormals] | None = None) -> None:
         """Add noise in place: to float64 sums, which are rounded afterwards, or to what is released, by the plan."""
-        for work, sums, noisy in branches(self._sums_and_releases()):
+        sources = self._noise_sources() if sources is None else sources
+        for (work, sums, noisy), source in branches(list(zip(self._sums_and_releases(), sources, strict=True))):
             types = {name: values.dtype for name, values in noisy.gradients.items()}
             clip_norm = work.plan.clip_norm_at(step)
             if self._sizes.together > LARGEST_PART and not work.in_float64:
                 shorten(sums, clip_norm)
             clipped = ClippedSum(_copied(sums, self._noised(work, sums, noisy)), clip_norm, types)
-            released = add_noise(clipped, work.plan.noise_at(step), self._noise or work.noise, step)
+            released = add_noise(clipped, work.plan.noise_at(step), source, step)
             _copied(released.gradients, noisy.gradients)
 
     def _take(self, step: int) -> None:
@@ -313,9 +322,9 @@ class CapturedSteps:
 
     _work: ClassVar[Mapping[str, Callable[..., None]]] = {
         "part": _part,
-        "only part": _only_part,
         "noise": _add_noise,
         "update": _take,
+        "whole": _whole,
     }
 
     def _fed(self, size: int) -> list[tuple[Work, Any, Weights, Part]]:
