@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 
@@ -23,10 +24,12 @@ PUBLIC = PrivacyPlan.without_privacy(dataset_size=10, batch_size=2, steps=3)
 
 
 @pytest.mark.guarantees("Epsilon is rounded up, never down.")
-@pytest.mark.parametrize("noise", [0.9, 1.2345, 1.3, 2.0, 77.0])
+@pytest.mark.parametrize("noise", [0.9, 1.2345, 1.3, 2.0, 77.0, 1e4])
 def test_epsilon_is_rounded_up_never_down(noise):
-    plan = PrivacyPlan(60_000, 256, 300, 1.5, noise, 1e-5)
+    plan = PrivacyPlan(60_000, 256, 300, 1.5, noise, 1e-9)
     guarantee = PrivacyGuarantee.for_plan(plan)
+    said = float(re.search(r"epsilon = (\S+)", str(guarantee))[1])
+    assert said == guarantee.epsilon > 0
     assert plan.epsilon() <= guarantee.epsilon < plan.epsilon() + 1.0001e-4
     assert guarantee.epsilon < plan.epsilon() * 1.0015
 

@@ -254,6 +254,8 @@ def test_nothing_of_a_candidate_is_released_before_all_candidates_and_the_choice
     with pytest.raises(LedgerError, match="released before the choice"):
         guarantee_of(first)
     search.choose(draw(1))
+    with pytest.raises(dpbnn.DpbnnError, match="adjacency of a search must be one of"):
+        PrivacyGuarantee.for_ledger(first, Circumstances("replace_one"), random_source="a test")
     guarantee = guarantee_of(second)
     assert guarantee.epsilon == 9.0 > second.plan.epsilon()
     assert guarantee.plan == second.plan

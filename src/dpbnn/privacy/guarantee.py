@@ -33,6 +33,7 @@ _JSON_VERSION = 1
 _OTHER_VERSIONS = 1e-3
 """How far figures may lie below today's: other versions of the accounting library differ in the last digits."""
 _POSSIBLY_INFINITE = ("epsilon", "epsilon_replace_one")
+_OF_A_SEARCH = ("add_or_remove", "zero_out")  # what candidates cost together is known for no other
 _NO_SEARCH = "a search over settings on the private data is not covered"
 _PUBLIC_GRID = "the grid of candidates does not depend on the private data"
 
@@ -51,7 +52,7 @@ class Circumstances:
 
     def __post_init__(self) -> None:
         one_of("adjacency", self.adjacency, ADJACENCIES)
-        _texts("assumptions", self.assumptions)
+        object.__setattr__(self, "assumptions", _texts("assumptions", self.assumptions))
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ class PrivacyGuarantee:
         if settled.search is None:
             figures = _figures(settled.plan, None, circumstances.adjacency)
         else:
+            one_of("adjacency of a search", circumstances.adjacency, _OF_A_SEARCH)
             figures = _figures_of_search(settled.search)
         return cls._of(settled.plan, figures, circumstances, random_source, voided_by)
 

@@ -92,5 +92,5 @@ def _cautions(guarantee: "PrivacyGuarantee") -> list[str]:
 
 
 def shown(epsilon: float) -> str:
-    """All four decimals: fewer could round down."""
-    return f"{epsilon:.4f}".rstrip("0").rstrip(".") if math.isfinite(epsilon) else "infinite"
+    """All of its digits: fewer could round down."""
+    return repr(float(epsilon)).removesuffix(".0") if math.isfinite(epsilon) else "infinite"

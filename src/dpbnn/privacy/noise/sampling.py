@@ -29,7 +29,7 @@ MOST_STEPS, MOST_CELLS = 64, 2**22
 Rows = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass
 class PoissonSampler:
     """The records of each step's batch.
 
