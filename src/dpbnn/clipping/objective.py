@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from dpbnn._internals import writes_to
 from dpbnn.clipping.engines.layout import Treatment
 from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Likelihood
@@ -93,7 +94,7 @@ class Objective:
         copies = self._copied_buffers()
         state = copies | self._own(weights)
         self._call(state, x)  # leaves in `state` what the model left in itself
-        return [name for name, copy in copies.items() if state[name] is not copy or copy._version > 0]
+        return [name for name, copy in copies.items() if state[name] is not copy or writes_to(copy) > 0]
 
     def _call(self, state: dict[str, Tensor], x: Tensor) -> Tensor:
         # Every slot is named here: tied by torch, a module registered twice would be left with the stand-ins.

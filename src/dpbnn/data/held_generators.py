@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpbnn._internals import global_generators
+
 __all__ = ["holds_generator"]
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
@@ -32,8 +34,7 @@ def holds_generator(start: object) -> bool:
 
     The generators of the whole process do not count: they are compared while records are read.
     """
-    of_the_process = {id(torch.default_generator), id(np.random.mtrand._rand), id(getattr(random, "_inst", None))}
-    of_the_process |= {id(np.random.mtrand._rand._bit_generator)}
+    of_the_process = set(map(id, global_generators()))
     seen: set[int] = set()
     waiting: deque[object] = deque([start])
     while waiting and len(seen) < MOST:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
+from dpbnn._internals import storage_key
 from dpbnn.seeds import FlatWeights
 from dpbnn.types import Weights
 
@@ -51,7 +52,7 @@ def _follows(before: Tensor, after: Tensor) -> bool:
     return (
         after.data_ptr() == before.data_ptr() + before.nbytes
         and after.dtype == before.dtype
-        and after.untyped_storage()._cdata == before.untyped_storage()._cdata
+        and storage_key(after.untyped_storage()) == storage_key(before.untyped_storage())
         and before.is_contiguous()
         and after.is_contiguous()
     )

@@ -23,19 +23,18 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
+from dpbnn._internals import ThreadMode, arguments_of
 from dpbnn.device.decompositions import DecomposedDropout
 from dpbnn.errors import DpbnnError
 
 __all__ = [
     "Generators",
-    "ThreadMode",
     "default_generators",
     "drawing_from",
     "set_default_generators",
@@ -141,25 +140,6 @@ def without_fast_path() -> AbstractContextManager[Any]:
     return BaseTorchFunctionMode()
 
 
-class ThreadMode(TorchDispatchMode):
-    """Sees the operations of this thread.
-
-    Torch's own way in and out of a mode also writes to globals of the process that its compiler reads, and leaves
-    them wrong where modes of several threads overlap; and it would load that compiler, which takes seconds.
-    """
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __enter__(self) -> Self:
-        _push_mode(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _pop_mode()
-
-
 class _Redirected(ThreadMode):
     """Hands one of our generators to every operation that draws."""
 
@@ -191,7 +171,7 @@ def _may_draw(func: Any) -> bool:
 
 @cache
 def _takes_generator(func: Any) -> bool:
-    return any(argument.name == "generator" for argument in func._schema.arguments)
+    return any(argument.name == "generator" for argument in arguments_of(func))
 
 
 def _device(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
@@ -202,7 +182,7 @@ def _device(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
 
 def _draws(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether this call draws: attention and recurrent layers do so in training with dropout only."""
-    arguments = func._schema.arguments
+    arguments = arguments_of(func)
     given = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
     given |= dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
     rate = given.get("dropout_p", given.get("dropout", given.get("p")))

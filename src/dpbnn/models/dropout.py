@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import nn
-from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils.parametrize import ParametrizationList
 
 from dpbnn import _validate
+from dpbnn._internals import AnyDropout, children_of
 from dpbnn.device.generators import without_fast_path
 from dpbnn.errors import DpbnnError
 from dpbnn.models.modes import evaluating
@@ -40,7 +40,7 @@ def dropout_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _draws_masks(module: nn.Module) -> bool:
-    if isinstance(module, _DropoutNd):
+    if isinstance(module, AnyDropout):
         return module.p > 0
     if isinstance(module, nn.MultiheadAttention):
         return module.dropout > 0
@@ -98,19 +98,20 @@ def _place(model: nn.Module, rate: float) -> bool:
     for parent in list(model.modules()):
         if isinstance(parent, ParametrizationList):
             continue  # what is in there shapes weights, not units
-        for name, child in parent._modules.items():
+        children = children_of(parent)
+        for name, child in children.items():
             if isinstance(child, ACTIVATIONS) and not child.state_dict() and (parent, name) != output:
                 if child not in replacements:
                     replacements[child] = nn.Sequential(child, nn.Dropout(rate)).train(child.training)
-                parent._modules[name] = replacements[child]
+                children[name] = replacements[child]
     return bool(replacements)
 
 
 def _output_place(model: nn.Module) -> tuple[nn.Module, str] | None:
     """The end of a `Sequential`, and of what stands there, through modules that only wrap another."""
     place = None
-    while model._modules and (isinstance(model, nn.Sequential) or len(model._modules) == 1):
-        name, last = list(model._modules.items())[-1]
+    while (children := children_of(model)) and (isinstance(model, nn.Sequential) or len(children) == 1):
+        name, last = list(children.items())[-1]
         if last is None:
             break
         place, model = (model, name), last

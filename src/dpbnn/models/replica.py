@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from dpbnn._internals import MODULE_PARTS
 from dpbnn.errors import DpbnnError
 
 __all__ = ["Identity", "Pool", "replica", "state_of", "switches_of"]
@@ -187,8 +188,7 @@ def _digest(values: Tensor) -> bytes:
 
 def _plain(module: nn.Module) -> tuple[type, Hashable, Hashable]:
     """The attributes on which a module's forward may depend, except parameters, buffers and modules."""
-    parts = ("_parameters", "_buffers", "_modules")
-    attributes = tuple((name, _seen(value, DEPTH)) for name, value in vars(module).items() if name not in parts)
+    attributes = tuple((name, _seen(value, DEPTH)) for name, value in vars(module).items() if name not in MODULE_PARTS)
     return type(module), _of_class(type(module)), attributes
 
 

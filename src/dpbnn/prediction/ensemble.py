@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from dpbnn._internals import ThreadMode, writes_to
 from dpbnn.clipping.objective import Objective
-from dpbnn.device.generators import ThreadMode
 from dpbnn.errors import DpbnnError
 from dpbnn.models.dropout import dropout_layers, masks_on
 from dpbnn.models.likelihoods import Moments, Probabilities
@@ -47,9 +47,9 @@ class Inputs:
 
     def copy(self) -> Tensor:
         """What the next network gets."""
-        if self._copy is None or self._always or self._copy.is_inference() or self._copy._version != self._version:
+        if self._copy is None or self._always or self._copy.is_inference() or writes_to(self._copy) != self._version:
             self._copy = self._x.clone()
-            self._version = 0 if self._copy.is_inference() else self._copy._version
+            self._version = 0 if self._copy.is_inference() else writes_to(self._copy)
         return self._copy
 
 

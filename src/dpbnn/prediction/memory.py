@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from dpbnn.device.generators import Generators, ThreadMode, drawing_from, without_fast_path
+from dpbnn._internals import ThreadMode, storage_key, tree_leaves
+from dpbnn.device.generators import Generators, drawing_from, without_fast_path
 from dpbnn.models.likelihoods import Moments
 from dpbnn.prediction.ensemble import Ensemble, can_stack, repeated
 
@@ -146,7 +146,7 @@ class PeakMemory(ThreadMode):
         super().__init__()
         self.peak = 0
         self._now = 0
-        self._held = {values.untyped_storage()._cdata for values in known}
+        self._held = {storage_key(values.untyped_storage()) for values in known}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -156,11 +156,12 @@ class PeakMemory(ThreadMode):
         return result
 
     def _hold(self, storage: torch.UntypedStorage) -> None:
-        if storage._cdata not in self._held:
-            self._held.add(storage._cdata)
+        key = storage_key(storage)
+        if key not in self._held:
+            self._held.add(key)
             self._now += storage.nbytes()
             self.peak = max(self.peak, self._now)
-            weakref.finalize(storage, self._let_go, storage._cdata, storage.nbytes())
+            weakref.finalize(storage, self._let_go, key, storage.nbytes())
 
     def _let_go(self, key: int, size: int) -> None:
         self._held.discard(key)

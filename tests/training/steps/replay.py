@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from dpbnn.device.generators import ThreadMode
+from dpbnn._internals import ThreadMode
 from dpbnn.privacy.noise.graph_noise import GraphNoise
 from dpbnn.training.steps import CapturedSteps
 from dpbnn.training.steps.graphs import WAITING, NoSync, NotCapturable

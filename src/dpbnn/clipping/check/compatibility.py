@@ -11,12 +11,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
+from dpbnn._internals import AnyBatchNorm, AnyInstanceNorm, is_compiled
 from dpbnn._warn import warn
 from dpbnn.clipping.check.model_check import Verdict, refuse_mixing_in, try_out
 from dpbnn.clipping.check.synthetic import synthetic_records
@@ -117,13 +116,13 @@ def _reason_against(module: nn.Module) -> str | None:
         return "is compiled by TorchScript, which cannot be watched; pass the plain module."
     if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         return "wraps the model; pass the plain module inside it."
-    if hasattr(module, "_orig_mod"):
+    if is_compiled(module):
         return "is compiled by torch.compile, which cannot be watched; pass the plain module."
     if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
         return "has no shape yet; run it once on a synthetic input."
-    if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
+    if isinstance(module, AnyBatchNorm) and (module.training or not module.track_running_stats):
         return "mixes records; use GroupNorm (LayerNorm for plain features), or freeze it with eval()."
-    if isinstance(module, _InstanceNorm) and module.training and module.track_running_stats:
+    if isinstance(module, AnyInstanceNorm) and module.training and module.track_running_stats:
         return "keeps running statistics; use track_running_stats=False, or freeze it with eval()."
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
         return "rewrites the rows that records ask for, without noise; use max_norm=None."

@@ -19,6 +19,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from dpbnn._internals import without_torch_function, writes_to
 from dpbnn.clipping.engines.hooks import Call, Watch
 from dpbnn.clipping.engines.layout import FIRST, Layout
 from dpbnn.clipping.forms.deferred import Deferred, made
@@ -135,19 +136,19 @@ class Recording:
         self.picks_rows = self._watch.picks_rows
         self.steps = tuple(self._watch.steps)
         del self._watch, self._versions
-        return all(values._version == version for values, version in versions)
+        return all(writes_to(values) == version for values, version in versions)
 
     def copies(self, name: str, values: Tensor) -> Tensor:
         """A weight with one copy for each record, so that its gradient comes out per record."""
-        with torch._C.DisableTorchFunction():
+        with without_torch_function():
             leaf = values.detach().expand(self.records, *values.shape).requires_grad_()
         return self._leaf(leaf, lambda gradient: self._add(name, Dense(wide(gradient))))
 
     def use(self, call: Call, given: Tensor, output: Tensor) -> Tensor:
         """Record one call; what is returned is what the model goes on with."""
-        with torch._C.DisableTorchFunction():
+        with without_torch_function():
             input = given.detach().clone() if self.copy_inputs else given.detach()
-            self._versions.append((input, input._version))
+            self._versions.append((input, writes_to(input)))
             use = Use(call, input, output.shape, self.objective.treatment.layouts.get(call.name, FIRST))
             self.uses.append(use)
             receive = partial(_receive, weakref.ref(self), use)

@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from types import FunctionType
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from dpbnn._internals import tree_flatten, tree_leaves, tree_unflatten, watched_inside, without_torch_function
 from dpbnn.clipping.engines.row_selection import picks_rows
 
 __all__ = ["Call", "Watch"]
@@ -110,7 +108,7 @@ class Watch(TorchFunctionMode):
         self, call: Call, module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor
     ) -> Tensor:
         self.inside_layer = False
-        with torch._C.DisableTorchFunction():
+        with without_torch_function():
             (given,) = (*args, *kwargs.values())
             return self.use(call, given, output)
 
@@ -122,7 +120,7 @@ class Watch(TorchFunctionMode):
             return func(*args, **kwargs)
         if func is F.multi_head_attention_forward:
             with self:
-                return _seen_inside(func)(*args, **kwargs)
+                return watched_inside(func)(*args, **kwargs)
         if func is F.linear:
             return self._linear(*args, **kwargs)
         return self._operation(func, args, kwargs)
@@ -254,11 +252,3 @@ def _only_asks_for_a_property(func: Any) -> bool:
 @cache
 def _stand_in(out_features: int, in_features: int) -> nn.Linear:
     return nn.Linear(in_features, out_features, bias=False, device="meta")
-
-
-def _seen_inside(function: Any) -> Any:
-    """The same function without its own look for watchers, so that they see the operations inside it instead."""
-    names = vars(F) | {"has_torch_function": lambda _: False}
-    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy

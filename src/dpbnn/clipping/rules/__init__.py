@@ -46,5 +46,8 @@ PREPARATIONS: dict[type[nn.Module], Callable[[Any, Tensor, torch.Size], Tensor |
 
 def rule_for(module: nn.Module) -> Rule | None:
     """The rule of exactly this type; a subclass may compute something else and has none."""
-    is_plain = "forward" not in vars(module) and set(module._parameters) <= {"weight", "bias"}
+    is_plain = "forward" not in vars(module) and {name for name, _ in module.named_parameters(recurse=False)} <= {
+        "weight",
+        "bias",
+    }
     return RULES.get(type(module)) if is_plain else None

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpbnn._internals import padding_reversed
 from dpbnn.clipping.forms.per_record import Dense, Outer, PerRecordGradient, Reordered
 from dpbnn.clipping.objective import wide
 
@@ -151,9 +152,9 @@ def _unfold(values: Tensor, dimension: int, module: Conv, axis: int) -> Tensor:
 
 def _pad(module: Conv, inputs: Tensor) -> Tensor:
     if module.padding_mode != "zeros":
-        return F.pad(inputs, module._reversed_padding_repeated_twice, mode=module.padding_mode)
+        return F.pad(inputs, padding_reversed(module), mode=module.padding_mode)
     if isinstance(module.padding, str):
-        return F.pad(inputs, module._reversed_padding_repeated_twice)
+        return F.pad(inputs, padding_reversed(module))
     if not any(module.padding):
         return inputs
     return F.pad(inputs, [side for size in reversed(module.padding) for side in (size, size)])

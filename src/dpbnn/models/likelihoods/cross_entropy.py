@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpbnn._internals import in_vmap_or_grad
 from dpbnn.device import kernels
 
 __all__ = ["cross_entropy", "is_used_for"]
@@ -26,7 +27,7 @@ def is_used_for(logits: Tensor, labels: Tensor) -> bool:
         and logits.dtype in (torch.float32, torch.float64)
         and labels.dtype in (torch.int32, torch.int64)
         and 0 < logits.shape[-1] <= MOST_CLASSES
-        and not torch._C._are_functorch_transforms_active()
+        and not in_vmap_or_grad()
         and kernels.work()
     )
 

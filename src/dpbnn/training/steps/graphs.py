@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpbnn.device.generators import ThreadMode
+from dpbnn._internals import ThreadMode
 from dpbnn.device.streams import FIRST
 
 __all__ = ["Graphs", "NoSync", "NotCapturable"]
