@@ -19,6 +19,7 @@ from dpbnn.methods import Method
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.noise.mechanism import add_noise
 from dpbnn.privacy.noise.randomness import Randomness
+from dpbnn.privacy.noise.source import StandardNoise
 from dpbnn.training.loop import steps_of
 from dpbnn.training.run import prepared
 from measure import device
@@ -119,7 +120,7 @@ def private_step(
     checked = check_model(method.model_for(model), likelihood or dpbnn.Categorical(), x[:0], y[:0])
     plan = dpbnn.PrivacyPlan(60_000, len(x), MANY_STEPS, CLIP_NORM, NOISE, 1e-5)
     state = method.init(checked.objective.model_weights(), plan, seed=0)
-    randomness, step = Randomness.from_operating_system(), 0
+    noise, step = StandardNoise(Randomness.from_operating_system()), 0
 
     def take(x: Tensor, y: Tensor) -> None:
         nonlocal state, step
@@ -127,7 +128,7 @@ def private_step(
         with phase("gradient"):
             clipped = clip_and_sum(checked, method.weights(state, step), x, y, ClippingSettings(CLIP_NORM))
         with phase("noise"):
-            noisy = add_noise(clipped, NOISE, randomness, step)
+            noisy = add_noise(clipped, NOISE, noise, step)
         with phase("update"):
             state = method.update(state, noisy, step)
             method.end_step(state, step)

@@ -233,6 +233,7 @@ def test_multipliers_that_are_not_finite_do_not_show_whether_a_batch_was_empty(b
 def test_types_of_what_is_released_do_not_depend_on_the_number_of_records():
     from dpbnn.privacy.noise.mechanism import add_noise
     from dpbnn.privacy.noise.randomness import Randomness
+    from dpbnn.privacy.noise.source import StandardNoise
 
     for name, num_draws in (("mlp", 0), ("mlp", 2)):
         model, x, y, draws = made(name, max(1, num_draws), records=4097)
@@ -241,7 +242,7 @@ def test_types_of_what_is_released_do_not_depend_on_the_number_of_records():
         seen = set()
         for records in (0, 1, 4096, 4097):
             clipped = clip_and_sum(checked, where, x[:records], y[:records], ClippingSettings(1.0))
-            noisy = add_noise(clipped, 1.0, Randomness.from_seed(0), 0).gradients
+            noisy = add_noise(clipped, 1.0, StandardNoise(Randomness.from_seed(0)), 0).gradients
             seen.add(tuple((key, values.dtype, values.shape) for key, values in noisy.items()))
         assert len(seen) == 1
 

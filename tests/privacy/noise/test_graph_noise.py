@@ -29,7 +29,7 @@ def drawn(sizes, types=None):
         for size, t in zip(sizes, types, strict=True)
     ]
     for source, release in zip(noise_on().sources(releases), releases, strict=True):
-        source.add_normals(list(release.values()), 1.0, 5)
+        source.add(list(release.values()), 1.0, 1.0, 5)
     return [torch.cat(list(release.values())) for release in releases]
 
 
@@ -59,20 +59,20 @@ def test_types_may_differ():
 def test_noise_that_does_not_fit_is_never_used(count, dtype):
     (source,) = noise_on().sources([{"a": torch.zeros(10)}])
     with pytest.raises(RuntimeError, match="nothing must be released"):
-        source.add_normals([torch.zeros(count, dtype=dtype)], 1.0, 5)
+        source.add([torch.zeros(count, dtype=dtype)], 1.0, 1.0, 5)
 
 
 def test_noise_is_never_added_twice():
     (source,) = noise_on().sources([{"a": torch.zeros(10)}])
-    source.add_normals([torch.zeros(10)], 1.0, 5)
+    source.add([torch.zeros(10)], 1.0, 1.0, 5)
     with pytest.raises(RuntimeError, match="nothing must be released"):
-        source.add_normals([torch.zeros(10)], 1.0, 5)
+        source.add([torch.zeros(10)], 1.0, 1.0, 5)
 
 
 def test_one_wide_number_makes_all_noise_of_a_release_wide():
     wide = torch.zeros(10, dtype=torch.float64)
     (source,) = noise_on().sources([{"a": torch.zeros(10), "b": wide}])
-    source.add_normals([torch.zeros(10), wide], 1.0, 5)
+    source.add([torch.zeros(10), wide], 1.0, 1.0, 5)
     assert not torch.equal(wide, wide.float().double())
 
 

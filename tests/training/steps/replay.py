@@ -67,19 +67,19 @@ class Operations(ThreadMode):
         self.generators = {}
 
     def __enter__(self):
-        self._add_normals = GraphNoise.add_normals
+        self._add = GraphNoise.add
 
-        def add_normals(noise, tensors, scale, step):
-            for values in tensors:
+        def add(noise, sums, sensitivity, std, step):
+            for values in sums:
                 self._before_writing(values)
-            self.held.append(tensors)
-            self.operations.append(lambda: self._add_normals(noise, tensors, scale, step))
+            self.held.append(sums)
+            self.operations.append(lambda: self._add(noise, sums, sensitivity, std, step))
 
-        GraphNoise.add_normals = add_normals
+        GraphNoise.add = add
         return super().__enter__()
 
     def __exit__(self, *exception):
-        GraphNoise.add_normals = self._add_normals
+        GraphNoise.add = self._add
         return super().__exit__(*exception)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

@@ -235,4 +235,4 @@ class Shared(Randomness):
         return self.by_step.setdefault(step, self.of_masks.masks(step))
 
     def add_normals(self, tensors, scale, step):
-        self.noise.add_normals(tensors, scale, step)
+        self.noise.add(tensors, 1.0, scale, step)

@@ -202,7 +202,7 @@ def test_replayed_noise_is_that_of_its_step_and_never_repeats():
     noise.begin(0)
     with graphs.capture(lambda: 0) as graph:
         place.zero_()
-        noise.add_normals([place], 1.0, 0)
+        noise.add([place], 1.0, 1.0, 0)
     seen = []
     for step in (0, 1, 2, 0):
         noise.begin(step)

@@ -22,9 +22,9 @@ class DrawnNoise:
     def __init__(self, normals: Iterable[Tensor]) -> None:
         self._normals, self._used = list(normals), 0  # kept: another stream has made them
 
-    def add_normals(self, tensors: Sequence[Tensor], scale: float, step: int) -> None:
-        """Add `scale` times them; raises if these are not the numbers that they were drawn for."""
-        cuda_noise.add_normals(tensors, scale, self._next)
+    def add(self, sums: Sequence[Tensor], sensitivity: float, std: float, step: int) -> None:
+        """Add `std` times them; raises if these are not the numbers that they were drawn for."""
+        cuda_noise.add_normals(sums, std, self._next)
 
     def _next(self, count: int, dtype: torch.dtype) -> Tensor:
         noise = self._normals[self._used] if self._used < len(self._normals) else None
@@ -66,12 +66,12 @@ class GraphNoise:
             for total, dtype in zip(totals, types, strict=True)
         ]
 
-    def add_normals(self, tensors: Sequence[Tensor], scale: float, step: int) -> None:
-        """Add `scale` times an independent standard normal to every number, in place."""
-        if tensors[0].is_cuda:
-            cuda_noise.add_normals(tensors, scale, cuda_noise.drawn(self.device_generator))
+    def add(self, sums: Sequence[Tensor], sensitivity: float, std: float, step: int) -> None:
+        """Add `std` times an independent standard normal to every number, in place."""
+        if sums[0].is_cuda:
+            cuda_noise.add_normals(sums, std, cuda_noise.drawn(self.device_generator))
         else:
-            cpu_noise.add_normals(tensors, scale, self._host_generator, CHUNK)
+            cpu_noise.add_normals(sums, std, self._host_generator, CHUNK)
 
     @property
     def _draws_on_device(self) -> bool:

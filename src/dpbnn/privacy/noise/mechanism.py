@@ -8,13 +8,13 @@ Code before it sees private data; code after it is post-processing and is never 
 import torch
 
 from dpbnn import _validate
-from dpbnn.privacy.noise.source import AddsNormals
+from dpbnn.privacy.noise.source import AddsNoise
 from dpbnn.types import ClippedSum, NoisySum
 
 __all__ = ["add_noise"]
 
 
-def add_noise(clipped: ClippedSum, noise_multiplier: float, source: AddsNormals, step: int) -> NoisySum:
+def add_noise(clipped: ClippedSum, noise_multiplier: float, source: AddsNoise, step: int) -> NoisySum:
     """Add ``noise_multiplier * sensitivity`` times a standard normal to every number, and take the private sum away.
 
     The noise is written over the private sum, which is empty afterwards. With a noise multiplier of zero (a run
@@ -34,6 +34,6 @@ def add_noise(clipped: ClippedSum, noise_multiplier: float, source: AddsNormals,
         if values.dtype not in (torch.float32, torch.float64):
             raise TypeError(f"gradient '{name}' must be float32 or wider, got {values.dtype}.")
     if scale > 0:
-        scale *= _validate.positive("the sensitivity of a sum that gets noise", clipped.sensitivity)
-        source.add_normals([gradients[name] for name in sorted(gradients)], scale, step)
+        sensitivity = _validate.positive("the sensitivity of a sum that gets noise", clipped.sensitivity)
+        source.add([gradients[name] for name in sorted(gradients)], sensitivity, scale * sensitivity, step)
     return NoisySum({name: values.to(clipped.types.get(name, values.dtype)) for name, values in gradients.items()})

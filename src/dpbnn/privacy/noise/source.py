@@ -1,7 +1,7 @@
 """Where the noise of a run comes from: one class behind a protocol, chosen by name with `Execution(noise=...)`.
 
-A source is trusted code: a guarantee holds if what it adds is a standard normal times the scale, independent between
-numbers and steps, and unknown to everybody. The guarantee names it.
+A source is trusted code. The guarantee names it, and holds if two data sets of neighbours give sums that its result
+tells apart no better than Gaussian noise of the standard deviation it was asked for, fresh in each step and secret.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,23 +11,29 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dpbnn import _validate
 from dpbnn.privacy.noise.graph_noise import GraphNoise
 from dpbnn.privacy.noise.randomness import Randomness
 
-__all__ = ["NOISE_SOURCES", "AddsNormals", "NoiseSource", "StandardNoise", "noise_source"]
+__all__ = ["NOISE_SOURCES", "AddsNoise", "NoiseSource", "StandardNoise"]
 
 
-class AddsNormals(Protocol):
+class AddsNoise(Protocol):
     """What `add_noise` needs."""
 
-    def add_normals(self, tensors: Sequence[Tensor], scale: float, step: int) -> None:
-        """Add `scale` times an independent standard normal to every number, in place, as the noise of one step."""
+    def add(self, sums: Sequence[Tensor], sensitivity: float, std: float, step: int) -> None:
+        """Write the noisy sums of one step over the exact ones.
+
+        Args:
+            sums: clipped sums, contiguous, in float32 or float64, in the order of their names.
+            sensitivity: the most that one record moves all of them together, in the Euclidean norm.
+            std: the noise multiplier times the sensitivity. A source that rounds may need more, never less.
+            step: no two steps of a run may share noise; a step that is taken again must draw the same again.
+        """
         ...
 
 
-class NoiseSource(AddsNormals, Protocol):
-    """Noise that follows from the run's secret randomness: a step that is taken again draws the same again."""
+class NoiseSource(AddsNoise, Protocol):
+    """Made from the run's secret `Randomness`, which gives each step generators of its own."""
 
     @property
     def source(self) -> str:
@@ -50,9 +56,9 @@ class StandardNoise:
         """As the run's other draws."""
         return self.randomness.source
 
-    def add_normals(self, tensors: Sequence[Tensor], scale: float, step: int) -> None:
-        """On a CPU by all threads, on a GPU by its own generator."""
-        self.randomness.add_normals(tensors, scale, step)
+    def add(self, sums: Sequence[Tensor], sensitivity: float, std: float, step: int) -> None:
+        """On a CPU by all threads, on a GPU by its generator."""
+        self.randomness.add_normals(sums, std, step)
 
     def in_graphs(self, device: torch.device) -> GraphNoise:
         """From one generator that is seeded before each replay."""
@@ -61,8 +67,3 @@ class StandardNoise:
 
 NOISE_SOURCES: dict[str, Callable[[Randomness], NoiseSource]] = {"standard": StandardNoise}
 """By name. Another source is one class, made from a `Randomness`, and one line here."""
-
-
-def noise_source(name: str, randomness: Randomness) -> NoiseSource:
-    """The source of this name, keyed by the run's randomness."""
-    return NOISE_SOURCES[_validate.one_of("noise", name, NOISE_SOURCES)](randomness)

@@ -28,7 +28,7 @@ from dpbnn.device.streams import beside, branches, join
 from dpbnn.models.replica import switches_of
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.noise.mechanism import add_noise
-from dpbnn.privacy.noise.source import AddsNormals
+from dpbnn.privacy.noise.source import AddsNoise
 from dpbnn.schedule import by_step
 from dpbnn.training.steps.eager import EagerSteps, batches_of
 from dpbnn.training.steps.feeds import DEVIATIONS, Feed, Part, ResidentFeed, Sizes, StreamedFeed, largest_part
@@ -290,7 +290,7 @@ class CapturedSteps:
         self._add_noise(step, sources)
         self._take(step)
 
-    def _noise_sources(self) -> list[AddsNormals]:
+    def _noise_sources(self) -> list[AddsNoise]:
         """What adds each run's noise. That of all runs is drawn together, so that every kind of graph draws alike."""
         if self._noise is None:
             return [work.noise for work in self._runs]
@@ -298,7 +298,7 @@ class CapturedSteps:
         drawn = iter(self._noise.sources([self._noised(*own) for own in private]))
         return [next(drawn) if work.plan.is_private else self._noise for work in self._runs]
 
-    def _add_noise(self, step: int, sources: Sequence[AddsNormals] | None = None) -> None:
+    def _add_noise(self, step: int, sources: Sequence[AddsNoise] | None = None) -> None:
         """Add noise in place: to float64 sums, which are rounded afterwards, or to what is released, by the plan."""
         sources = self._noise_sources() if sources is None else sources
         for (work, sums, noisy), source in branches(list(zip(self._sums_and_releases(), sources, strict=True))):

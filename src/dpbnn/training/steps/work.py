@@ -15,7 +15,7 @@ from dpbnn.device.execution import Execution
 from dpbnn.methods import Method
 from dpbnn.privacy.noise.randomness import Randomness
 from dpbnn.privacy.noise.sampling import PoissonSampler, largest_batch
-from dpbnn.privacy.noise.source import NoiseSource, noise_source
+from dpbnn.privacy.noise.source import NOISE_SOURCES, NoiseSource
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.training.diagnostics import Diagnostics
 from dpbnn.types import NoisySum, Weights
@@ -69,12 +69,14 @@ class Work:
     @cached_property
     def noise(self) -> NoiseSource:
         """Draws the noise, keyed by this run's randomness."""
-        return noise_source(self.execution.noise, self.randomness)
+        return NOISE_SOURCES[self.execution.noise](self.randomness)
 
     @property
     def random_source(self) -> str:
         """What the guarantee says of all secret draws."""
-        sampling, noise = self.randomness.source, self.noise.source
+        module = type(self.noise).__module__
+        origin = "" if module.startswith("dpbnn.") else f" (of the module {module}, which is not part of dpbnn)"
+        sampling, noise = self.randomness.source, self.noise.source + origin
         return sampling if noise == sampling else f"{sampling}; noise: {noise}"
 
     @property
