@@ -102,18 +102,8 @@ class PrivacyPlan:
         adjacency: str = "add_or_remove",
     ) -> Self:
         """The plan with the least noise whose tightest valid epsilon is at most `epsilon`."""
-        draft = cls(
-            dataset_size,
-            batch_size,
-            steps,
-            clip_norm,
-            noise_multiplier=1.0,
-            delta=delta,
-            clipping=clipping,
-            max_records_per_person=max_records_per_person,
-            pure_epsilons=tuple(pure_epsilons),
-        )
-        return draft.within(epsilon, adjacency=adjacency)
+        settings = dataset_size, batch_size, steps, clip_norm, 1.0, delta, clipping, max_records_per_person
+        return cls(*settings, tuple(pure_epsilons)).within(epsilon, adjacency=adjacency)
 
     def within(self, epsilon: float, *, adjacency: str = "add_or_remove") -> Self:
         """The same plan with the least noise, at one level, whose tightest valid epsilon is at most `epsilon`.

@@ -6,7 +6,7 @@ Langevin noise is privacy noise, so that for SGLD four settings are tied by one 
 
     >>> draft = PrivacyPlan(60_000, 256, 3515, clip_norm=1.0, noise_multiplier=1.0, delta=1e-5)
     >>> given = Given(clip_norm=1.5, learning_rate=5e-6, temperature=0.5)
-    >>> round(complete("sgld", draft, given, {"sgld": True}).noise_multiplier, 4)
+    >>> round(complete("sgld", draft, given, {"sgld": True}).plan.noise_at(0), 4)
     1.2721
 """
 
@@ -53,16 +53,6 @@ class Settings:
     learning_rate: float | None
     temperature: float | None
 
-    @property
-    def clip_norm(self) -> float:
-        """That of every step."""
-        return self.plan.clip_norm_at(0)
-
-    @property
-    def noise_multiplier(self) -> float:
-        """That of every step."""
-        return self.plan.noise_at(0)
-
 
 def complete(method: str, draft: PrivacyPlan, given: Given, is_sampler: Mapping[str, bool]) -> Settings:
     """The settings that follow from what was given; the clip norm and the noise of the draft do not matter.
@@ -102,28 +92,22 @@ def _complete_sampler(method: str, draft: PrivacyPlan, given: Given) -> Settings
             f"got {', '.join(known) or 'none'}; with two of them the noise (or epsilon) gives the third, "
             "and all three give the noise."
         )
-    eta, clip_norm, tau, noise = given.learning_rate, given.clip_norm, given.temperature, _noise(draft, given)
-    ratio = draft.batch_size / draft.dataset_size
-    if eta is not None and clip_norm is not None and tau is not None:
-        implied = math.sqrt(2 * tau / eta) * ratio / clip_norm
-        plan = replace(draft, clip_norm=clip_norm, noise_multiplier=implied)
-        _refuse_contradiction(plan, given, noise)
-        return Settings(plan, eta, tau)
+    asked, ratio = _noise(draft, given), draft.batch_size / draft.dataset_size
+    eta, clip_norm, tau = given.learning_rate, given.clip_norm, given.temperature
+    deviation = math.sqrt(2 * tau / eta) * ratio if tau and eta else 0.0  # s C
+    noise = deviation / clip_norm if clip_norm and deviation else asked
     if noise is None:
         missing = next(name for name in _TIED if name not in known)
         raise DpbnnError(
             f"{method} with {known[0]} and {known[1]} must also have noise_multiplier or epsilon, from which {missing} "
             f"follows, or {missing}, from which the noise follows; got none of them."
         )
-    if clip_norm is None:
-        assert eta is not None
-        assert tau is not None
-        clip_norm = math.sqrt(2 * tau / eta) * ratio / noise
-    plan = replace(draft, clip_norm=clip_norm, noise_multiplier=noise)
-    if eta is None:
-        assert tau is not None
-        eta = 2 * tau * (ratio / (noise * clip_norm)) ** 2
-    return Settings(plan, eta, _temperature(plan, eta) if tau is None else tau)
+    plan = replace(draft, clip_norm=clip_norm or deviation / noise, noise_multiplier=noise)
+    if len(known) == len(_TIED):
+        _refuse_contradiction(plan, given, asked)
+    if eta is None and tau is not None:
+        eta = 2 * tau * (ratio / (noise * plan.clip_norm_at(0))) ** 2
+    return Settings(plan, eta, _temperature(plan, eta) if tau is None and eta is not None else tau)
 
 
 def _refuse_contradiction(plan: PrivacyPlan, given: Given, asked: float | None) -> None:

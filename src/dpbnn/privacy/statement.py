@@ -9,8 +9,9 @@ from typing import Any
 from dpbnn._validate import positive, refuse, whole_number
 from dpbnn.errors import DpbnnError
 from dpbnn.files.json_values import or_null
-from dpbnn.privacy.accountants import ACCOUNTANTS, Accountant
+from dpbnn.privacy.accountants import ACCOUNTANTS
 from dpbnn.privacy.guarantee import PrivacyGuarantee
+from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.settings import Settings
 
 __all__ = ["as_table", "number_of_steps", "state"]
@@ -39,8 +40,8 @@ def state(method: str, settings: Settings, assumed: Collection[str]) -> dict[str
         "dataset_size": plan.dataset_size,
         "batch_size": plan.batch_size,
         "steps": plan.steps,
-        "clip_norm": settings.clip_norm,
-        "noise_multiplier": settings.noise_multiplier,
+        "clip_norm": plan.clip_norm_at(0),
+        "noise_multiplier": plan.noise_at(0),
         "learning_rate": settings.learning_rate,
         "temperature": settings.temperature,
         "delta": plan.delta,
@@ -53,7 +54,7 @@ def state(method: str, settings: Settings, assumed: Collection[str]) -> dict[str
         "unit": guarantee.unit,
         "clipping": plan.clipping,
         "max_records_per_person": plan.max_records_per_person,
-        "notes": _notes(settings, guarantee, assumed),
+        "notes": _notes(plan, guarantee, assumed),
         "plan": json.loads(plan.to_json()),
     }
 
@@ -64,48 +65,36 @@ def as_table(statement: dict[str, Any]) -> None:
     from rich.table import Table
 
     table = Table(title=f"Privacy plan for {statement['method']}", show_header=False)
-    rows: dict[str, Any] = {
-        "data set size, batch size": f"{statement['dataset_size']}, {statement['batch_size']}",
-        "steps": statement["steps"],
-        "clip norm": statement["clip_norm"],
-        "noise multiplier": statement["noise_multiplier"],
-        "learning rate": statement["learning_rate"],
-        "temperature": statement["temperature"],
-        "delta": statement["delta"],
-        **{_row(ACCOUNTANTS[name]): epsilon for name, epsilon in statement["epsilon"].items()},
-        "epsilon if replaced (bound)": statement["epsilon_replace_one"],
-    }
+    table.add_row("data set size, batch size", f"{statement['dataset_size']}, {statement['batch_size']}")
+    settings = ("steps", "clip_norm", "noise_multiplier", "learning_rate", "temperature", "delta")
+    rows = {name.replace("_", " "): statement[name] for name in settings}
+    for name, epsilon in statement["epsilon"].items():
+        kind = "bound" if ACCOUNTANTS[name].is_bound else "approximation"
+        rows[f"epsilon by {name.upper()} ({kind})"] = epsilon
+    rows["epsilon if replaced (bound)"] = statement["epsilon_replace_one"]
     for name, value in rows.items():
         if value is not None:
             table.add_row(name, f"{value:.6g}" if isinstance(value, float) else str(value))
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(" ".join([_sentence(statement), *statement["notes"]]), soft_wrap=True)
-
-
-def _row(accountant: Accountant) -> str:
-    return f"epsilon by {accountant.name.upper()} ({'bound' if accountant.is_bound else 'approximation'})"
-
-
-def _sentence(statement: dict[str, Any]) -> str:
     reported = statement["reported_epsilon"]
-    return (
+    sentence = (
         f"Training releases epsilon = {'infinity' if reported is None else reported} at delta = "
         f"{statement['delta']:g} for adding or removing {statement['unit']}, by {statement['accountant'].upper()}."
     )
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(" ".join([sentence, *statement["notes"]]), soft_wrap=True)
 
 
-def _notes(settings: Settings, guarantee: PrivacyGuarantee, assumed: Collection[str]) -> list[str]:
-    delta, size = settings.plan.delta, settings.plan.dataset_size
-    notes = []
-    if "delta" in assumed:
-        notes.append(f"Delta was not given and chosen as {delta:g}, the largest power of ten below 1/{size}.")
-    if "clip_norm" in assumed:
-        notes.append("The clip norm was not given and taken as 1; epsilon does not depend on it.")
-    if delta * size >= 1:
-        notes.append(f"Delta is not below 1/{size}, one over the data set size: choose a smaller one.")
-    if guarantee.epsilon > 10:
-        notes.append("An epsilon above 10 is a weak promise.")
-    if guarantee.remark:
-        notes.append(f"About epsilon: {guarantee.remark}.")
-    return notes
+def _notes(plan: PrivacyPlan, guarantee: PrivacyGuarantee, assumed: Collection[str]) -> list[str]:
+    said = {
+        f"Delta was not given and chosen as {plan.delta:g}, the largest power of ten below 1/{plan.dataset_size}.": (
+            "delta" in assumed
+        ),
+        "The clip norm was not given and taken as 1; epsilon does not depend on it.": "clip_norm" in assumed,
+        f"Delta is not below 1/{plan.dataset_size}, one over the data set size: choose a smaller one.": (
+            plan.delta * plan.dataset_size >= 1
+        ),
+        "An epsilon above 10 is a weak promise.": guarantee.epsilon > 10,
+        f"About epsilon: {guarantee.remark}.": bool(guarantee.remark),
+    }
+    return [note for note, is_said in said.items() if is_said]
