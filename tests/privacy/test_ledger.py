@@ -12,6 +12,7 @@ from dpbnn.privacy.guarantee import Circumstances, PrivacyGuarantee
 from dpbnn.privacy.ledger import Ledger, SearchLedger, fingerprint
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.purchases import Entry, LedgerError
+from dpbnn.privacy.queries import selection
 from dpbnn.types import NoisySum
 
 
@@ -232,6 +233,14 @@ def test_a_search_is_charged_once_for_all_fits_and_the_choice():
     assert search.cost.epsilon_of_fits == composed_epsilon(PLANS, 1e-5)
     with pytest.raises(LedgerError, match=r"were to cost 0\.5"):
         SearchLedger(PLANS, BOUGHT, epsilon=0.5, delta=1e-5)
+
+
+def test_a_search_that_could_not_choose_is_refused_before_it_is_charged(monkeypatch):
+    monkeypatch.setattr(selection, "find_spec", lambda _: None)
+    with dpbnn.BudgetAccountant(epsilon=20, delta=1e-4) as budget:
+        with pytest.raises(dpbnn.DpbnnError, match="needs OpenDP, which is not installed: pip install"):
+            SearchLedger(PLANS, BOUGHT, epsilon=9.0, delta=1e-5)
+        assert not budget.charges
 
 
 @pytest.mark.guarantees("A person who chooses is charged for all rows.")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 from dpbnn.privacy.budget import charge_open_budget, composed_epsilon
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.purchases import Entry, LedgerError, Permit, PurchaseFile, Purchases, added_up
+from dpbnn.privacy.queries.selection import check_available
 from dpbnn.schedule import by_step
 
 if TYPE_CHECKING:
@@ -248,6 +249,7 @@ class SearchLedger:
         self, plans: Sequence[PrivacyPlan], purchases: Sequence[Mapping[str, float]], *, epsilon: float, delta: float
     ) -> None:
         """Charge plans that together keep to epsilon and delta, and a choice that costs a person epsilon."""
+        check_available()
         (most,) = {plan.max_records_per_person for plan in plans}
         of_fits = composed_epsilon(plans, delta)
         if of_fits > epsilon or any(plan.delta != delta for plan in plans):

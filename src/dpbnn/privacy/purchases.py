@@ -1,7 +1,6 @@
-"""Releases without a delta: each is promised beforehand, paid for at once, and made once.
+"""Releases without a delta, such as bounds of columns: each is promised beforehand, paid for at once, and made once.
 
-Bounds of columns, a noise level, the choice of a search: a mechanism such as `quantile` runs
-only on a `Permit`, and only `Purchases.buy` gives one out:
+A mechanism runs only on a `Permit`, and only `Purchases.buy` gives one out:
 
     >>> from dpbnn.privacy.queries.selection import noisy_maximum
     >>> purchases = Purchases({"the better one": 5.0})
@@ -10,13 +9,14 @@ only on a `Permit`, and only `Purchases.buy` gives one out:
     >>> purchases.buy("the better one", lambda permit: noisy_maximum([90.0, 3.0], permit))  # bought: nothing is drawn
     1
 
-What was bought may be kept in a file, so that an interrupted run that goes on does not buy it again.
+What was bought may be kept in a file, so that a run that goes on after an interruption does not buy it again.
 """
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,11 @@ class Entry:
 
 
 def added_up(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Lines that say the same become one, with all of their counts."""
-    counts: dict[tuple[str, str, float, int], int] = {}
+    """Lines that differ in their count alone become one."""
+    counts: Counter[Entry] = Counter()
     for entry in entries:
-        line = entry.purpose, entry.mechanism, entry.level, entry.rows_per_person
-        counts[line] = counts.get(line, 0) + entry.count
-    return tuple(Entry(*line[:3], count, line[3]) for line, count in counts.items())
+        counts[replace(entry, count=1)] += entry.count
+    return tuple(replace(line, count=count) for line, count in counts.items())
 
 
 @dataclass(frozen=True)

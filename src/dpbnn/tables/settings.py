@@ -26,7 +26,7 @@ from typing import Any
 from dpbnn import _validate
 from dpbnn.methods.registry import METHODS
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.privacy.queries.bounds import check_available
+from dpbnn.privacy.queries.selection import check_available
 
 __all__ = ["NOISE_LEVEL", "Chosen", "Facts", "choose"]
 

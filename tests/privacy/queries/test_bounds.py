@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -123,8 +124,13 @@ def test_bounds_are_checked(wrong):
 
 
 def test_candidates_are_public_and_cover_small_and_large():
-    candidates = bounds._candidates()
-    assert candidates == sorted(candidates)
+    seen = []
+    ledger = SimpleNamespace(buy=lambda _, draw: draw(None))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "quantile", lambda values, share, permit, candidates: seen.append(candidates) or 0.0)
+        purchase(names(1), 20_000, 0.5, 1e-5).bounds_of(np.zeros((1, 1)), ledger)
+    candidates = seen[0]
+    assert candidates == sorted(candidates) == seen[1]
     assert 0.0 in candidates
     assert candidates[-1] >= 1e9
     assert permitted(1.0, lambda permit: quantile(np.zeros(1000), 0.5, permit, candidates)) == 0.0

@@ -16,7 +16,6 @@ References: McSherry and Talwar 2007 (the mechanism), Smith 2011 (quantiles by i
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -26,13 +25,14 @@ from dpbnn._warn import warn
 from dpbnn.errors import DpbnnError
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.purchases import Permit
+from dpbnn.privacy.queries.selection import opendp, within
 
-__all__ = ["Bounds", "Purchase", "check_available", "purchase", "pure_epsilon_within", "quantile"]
+__all__ = ["Bounds", "Purchase", "purchase", "pure_epsilon_within", "quantile"]
 
 SMALLEST, LARGEST, RATIO = 1e-6, 1e9, 1.02
 """Candidates: 0 and +-SMALLEST * RATIO^k up to LARGEST."""
 FOR_ALL_COLUMNS = 8.0
-"""Rows times epsilon of a quantile times the share below it: from here on quartiles are found with near certainty."""
+"""Rows times epsilon of a quantile times the share below it: from here on quartiles are sure to be near."""
 FOR_ONE_BOUND = 5.0
 """Rows times all of epsilon: below it one bound for everything would be mostly chance."""
 QUARTILES = {"lower": 0.25, "upper": 0.75}
@@ -62,8 +62,8 @@ class Bounds:
 class Purchase:
     """How bounds of columns are bought: decided by public numbers, before any record is seen.
 
-    Of each column, or one for all columns together; with `has_target` the last column is the target, which then has one
-    of its own. `columns` are names such as "column 'age'".
+    Of each column, or one for all columns together; with `has_target` the last column is the target, with a bound for
+    itself. `columns` are names such as "column 'age'".
     """
 
     columns: tuple[str, ...]
@@ -75,52 +75,38 @@ class Purchase:
     def purchases(self) -> dict[str, float]:
         """What is bought, each for `epsilon`: that of one record, as in a plan's `pure_epsilons`."""
         if self.is_for_each_column:
-            return {_quartile(side, name): self.epsilon for name in self.columns for side in QUARTILES}
-        return {_magnitude(part): self.epsilon for part, _ in self._parts}
+            return {f"{side} quartile of {name}": self.epsilon for name in self.columns for side in QUARTILES}
+        return {f"largest magnitude of {part}": self.epsilon for part in self._parts}
 
     def bounds_of(self, values: np.ndarray, ledger: Ledger) -> Bounds:
         """The bounds of a table ``[rows, columns]``; NaN is a missing value, and left out."""
         finite = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=np.nan, posinf=LARGEST, neginf=-LARGEST)
-        if self.is_for_each_column:
-            columns = zip(self.columns, finite.T, strict=True)
-            pairs = [_between_quartiles(name, column[~np.isnan(column)], ledger) for name, column in columns]
-            return Bounds(*(np.array(side) for side in zip(*pairs, strict=True)))
-        reach = np.zeros(len(self.columns))
-        for part, own in self._parts:
-            reach[own] = _reach(part, finite[:, own], ledger)
-        return Bounds(-reach, reach)
+
+        def bought(purpose: str, values: np.ndarray, share: float, candidates: Sequence[float]) -> float:
+            return ledger.buy(purpose, lambda permit: quantile(values, share, permit, candidates))
+
+        magnitudes = [SMALLEST * RATIO**k for k in range(math.ceil(math.log(LARGEST / SMALLEST) / math.log(RATIO)) + 1)]
+        if not self.is_for_each_column:
+            reach = np.zeros(len(self.columns))
+            for part, columns in self._parts.items():
+                largest = np.abs(np.nan_to_num(finite[:, columns], nan=0.0)).max(axis=1, initial=0.0)
+                reach[columns] = 2 * bought(f"largest magnitude of {part}", largest, 0.5, magnitudes)
+            return Bounds(-reach, reach)
+        candidates = [*(-value for value in reversed(magnitudes)), 0.0, *magnitudes]
+        quartiles = [
+            [bought(f"{side} quartile of {name}", known, share, candidates) for side, share in QUARTILES.items()]
+            for name, known in zip(self.columns, (column[~np.isnan(column)] for column in finite.T), strict=True)
+        ]
+        low, high = np.sort(quartiles, axis=1).T
+        width = np.where(high > low, high - low, np.maximum(1.0, np.abs(low)))
+        return Bounds(low - width, high + width)
 
     @property
-    def _parts(self) -> list[tuple[str, slice]]:
+    def _parts(self) -> dict[str, slice]:
         """Columns that share one bound."""
         features = len(self.columns) - self.has_target
-        parts = [("all columns", slice(0, features)), ("the target", slice(features, len(self.columns)))]
-        return [(part, own) for part, own in parts if own.start < own.stop]
-
-
-def _quartile(side: str, name: str) -> str:
-    return f"{side} quartile of {name}"
-
-
-def _magnitude(part: str) -> str:
-    return f"largest magnitude of {part}"
-
-
-def _reach(part: str, columns: np.ndarray, ledger: Ledger) -> float:
-    largest = np.abs(np.nan_to_num(columns, nan=0.0)).max(axis=1, initial=0.0)
-    return 2 * _bought(ledger, _magnitude(part), largest, 0.5, _positive_candidates())
-
-
-def _between_quartiles(name: str, column: np.ndarray, ledger: Ledger) -> tuple[float, float]:
-    low, high = sorted(
-        _bought(ledger, _quartile(side, name), column, share, _candidates()) for side, share in QUARTILES.items()
-    )
-    width = high - low if high > low else max(1.0, abs(low))
-    return low - width, high + width
-
-
-def _bought(ledger: Ledger, purpose: str, values: np.ndarray, share: float, candidates: Sequence[float]) -> float:
-    return ledger.buy(purpose, lambda permit: quantile(values, share, permit, candidates))
+        parts = {"all columns": slice(0, features), "the target": slice(features, len(self.columns))}
+        return {part: columns for part, columns in parts.items() if columns.start < columns.stop}
 
 
 def purchase(
@@ -159,38 +145,11 @@ def quantile(values: Any, share: float, permit: Permit, candidates: Sequence[flo
     return float(measurement(np.ascontiguousarray(values, dtype=np.float64)))
 
 
-def check_available() -> None:
-    """Refuse before anything is spent, not in the middle."""
-    if find_spec("opendp") is None:
-        raise DpbnnError(
-            "Buying bounds or noise levels from the data needs OpenDP, which is not installed: pip install "
-            "'dpbnn[sklearn]' or 'dpbnn[tables]'."
-        )
-
-
 def _measurement(share: float, epsilon: float, candidates: Sequence[float]) -> Any:
-    import opendp.prelude as dp
-
-    dp.enable_features("contrib")
-    domain = dp.vector_domain(dp.atom_domain(T=float, nan=False))
+    dp = opendp()
+    space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.symmetric_distance(), dp.max_divergence()
     scale = 2 * max(share, 1 - share) / epsilon
-    while True:
-        made = dp.m.make_private_quantile(
-            domain, dp.symmetric_distance(), dp.max_divergence(), list(candidates), share, scale
-        )
-        if made.map(1) <= epsilon:
-            return made
-        scale *= 1 + 1e-9
-
-
-def _positive_candidates() -> list[float]:
-    count = math.ceil(math.log(LARGEST / SMALLEST) / math.log(RATIO))
-    return [SMALLEST * RATIO**k for k in range(count + 1)]
-
-
-def _candidates() -> list[float]:
-    positive = _positive_candidates()
-    return [*(-value for value in reversed(positive)), 0.0, *positive]
+    return within(lambda scale: dp.m.make_private_quantile(*space, list(candidates), share, scale), scale, 1, epsilon)
 
 
 def pure_epsilon_within(epsilon: float, delta: float, count: int) -> float:

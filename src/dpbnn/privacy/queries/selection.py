@@ -1,4 +1,4 @@
-"""The best of several candidates, chosen privately.
+"""The best of several candidates, chosen privately; and what all mechanisms of OpenDP need.
 
 >>> from dpbnn.privacy.purchases import Purchases
 >>> scores = [3.0, 90.0, 4.0]
@@ -6,12 +6,14 @@
 1
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any
 
 from dpbnn.errors import DpbnnError
 from dpbnn.privacy.purchases import Permit
 
-__all__ = ["noisy_maximum"]
+__all__ = ["check_available", "noisy_maximum", "opendp", "within"]
 
 
 def noisy_maximum(scores: Sequence[float], permit: Permit) -> int:
@@ -20,16 +22,32 @@ def noisy_maximum(scores: Sequence[float], permit: Permit) -> int:
     Guarantees:
         Adding or removing one record changes no probability by more than the factor e^epsilon of the permit.
     """
-    try:
-        import opendp.prelude as dp
-    except ModuleNotFoundError as error:
-        raise DpbnnError(
-            "Choosing privately needs OpenDP, which is not installed: pip install 'dpbnn[sklearn]'."
-        ) from error
-    dp.enable_features("contrib")
-    epsilon = permit.spend("noisy maximum")
+    dp, epsilon = opendp(), permit.spend("noisy maximum")
     space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.linf_distance(T=float, monotonic=True)
-    scale = 1 / epsilon
-    while (chosen := dp.m.make_noisy_max(*space, dp.max_divergence(), scale)).map(1.0) > epsilon:
-        scale *= 1 + 1e-9
+    chosen = within(lambda scale: dp.m.make_noisy_max(*space, dp.max_divergence(), scale), 1 / epsilon, 1.0, epsilon)
     return int(chosen([float(score) for score in scores]))
+
+
+def within(make: Callable[[float], Any], scale: float, distance: float, epsilon: float) -> Any:
+    """The mechanism whose cost, with rounding, is at most epsilon for neighbours at this distance."""
+    while (made := make(scale)).map(distance) > epsilon:
+        scale *= 1 + 1e-9
+    return made
+
+
+def check_available() -> None:
+    """Refuse before anything is spent, not in the middle."""
+    if find_spec("opendp") is None:
+        raise DpbnnError(
+            "Buying bounds or noise levels from the data, or choosing privately, needs OpenDP, which is not installed: "
+            "pip install 'dpbnn[sklearn]' or 'dpbnn[tables]'."
+        )
+
+
+def opendp() -> Any:
+    """OpenDP, with the mechanisms that are used here."""
+    check_available()
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    return dp
