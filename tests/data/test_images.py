@@ -15,7 +15,8 @@ import torch
 from dpbnn.data import images, load_images
 from dpbnn.errors import DpbnnError
 
-COUNTS = {images.TRAIN_IMAGES: 5, images.TRAIN_LABELS: 5, images.TEST_IMAGES: 3, images.TEST_LABELS: 3}
+_, TRAIN_LABELS, _, TEST_LABELS = images.FILES
+COUNTS = dict(zip(images.FILES, (5, 5, 3, 3), strict=True))
 
 
 @pytest.fixture
@@ -23,14 +24,14 @@ def published(tmp_path, monkeypatch):
     """A small set under the name of MNIST, in a folder of its own; nothing of this machine's is looked at."""
     folder = tmp_path / "published" / "mnist"
     folder.mkdir(parents=True)
-    numbers, sums = np.random.default_rng(0), {}
+    numbers, sums = np.random.default_rng(0), []
     for name, count in COUNTS.items():
         is_image = "images" in name
         shape, top = ((count, 28, 28), 256) if is_image else ((count,), 10)
         contents = bytes(16 if is_image else 8) + numbers.integers(top, size=shape, dtype=np.uint8).tobytes()
         (folder / name).write_bytes(gzip.compress(contents, mtime=0))
-        sums[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-    source = images.Source("http://127.0.0.1:9", 0.1307, 0.3081, sums)
+        sums.append(hashlib.sha256((folder / name).read_bytes()).hexdigest())
+    source = images.Source("http://127.0.0.1:9", 0.1307, 0.3081, tuple(sums))
     monkeypatch.setattr(images, "IMAGE_SETS", {"mnist": source})
     monkeypatch.setenv("DPBNN_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("DPBNN_DATA", raising=False)
@@ -84,11 +85,11 @@ def test_what_is_not_there_is_downloaded_once(published, server):
 
 
 def test_a_server_with_other_contents_is_not_believed(published, server):
-    (published / images.TEST_LABELS).write_bytes(gzip.compress(bytes(8 + 3)))
+    (published / TEST_LABELS).write_bytes(gzip.compress(bytes(8 + 3)))
     with pytest.raises(DpbnnError, match=r"could not be downloaded .*SHA256|could not be downloaded .*sha256") as error:
         load_images("mnist")
     assert "\n" not in str(error.value)
-    assert not (images._cache() / "mnist" / images.TEST_LABELS).exists()
+    assert not (images._cache() / "mnist" / TEST_LABELS).exists()
 
 
 @pytest.mark.guarantees("A download that fails leaves nothing behind, and the error says how to get the files by hand.")
@@ -109,7 +110,7 @@ def test_without_pooch_the_error_says_what_to_install(published, monkeypatch):
 @pytest.mark.guarantees("A file whose SHA-256 is not the published one is never read.")
 def test_a_file_that_is_not_the_published_one_is_refused(published, monkeypatch):
     monkeypatch.setenv("DPBNN_DATA", str(published.parent))
-    (published / images.TRAIN_LABELS).write_bytes(b"something else")
+    (published / TRAIN_LABELS).write_bytes(b"something else")
     with pytest.raises(DpbnnError, match=r"train-labels.* must be the published file, got other contents"):
         load_images("mnist")
 

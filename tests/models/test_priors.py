@@ -1,6 +1,8 @@
 """Priors against `torch.distributions` and numerical integration."""
 
+import copy
 import math
+import pickle
 from dataclasses import FrozenInstanceError, dataclass
 from itertools import pairwise
 
@@ -162,6 +164,16 @@ def test_priors_are_frozen_hashable_and_have_a_repr_that_builds_them_again(prior
     for setting in vars(prior):
         with pytest.raises(FrozenInstanceError):
             setattr(prior, setting, 1.0)
+    assert copy.deepcopy(prior) == pickle.loads(pickle.dumps(prior)) == prior
+
+
+def test_patterns_cannot_be_changed_afterwards():
+    given = {"*bias": Flat()}
+    prior = Grouped(Gaussian(0.1), given)
+    given["*weight"] = Flat()
+    assert list(prior.overrides) == ["*bias"]
+    with pytest.raises(TypeError):
+        prior.overrides["*weight"] = Flat()
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan, "1", None])

@@ -14,11 +14,9 @@ Guarantees:
 import gzip
 import hashlib
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,18 +25,20 @@ from dpbnn.errors import DpbnnError
 
 __all__ = ["IMAGE_SETS", "Images", "load_images"]
 
-TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
-TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
+FILES = (
+    *("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
+    *("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
+)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a set comes from; `mean` and `deviation` of its pixels are public constants."""
+    """Where a set comes from; `mean` and `deviation` of its pixels are public constants, `sums` the files' SHA-256."""
 
     url: str
     mean: float
     deviation: float
-    sums: Mapping[str, str]
+    sums: tuple[str, ...]
 
 
 IMAGE_SETS = {
@@ -46,23 +46,23 @@ IMAGE_SETS = {
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         0.1307,
         0.3081,
-        {
-            TRAIN_IMAGES: "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            TRAIN_LABELS: "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            TEST_IMAGES: "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            TEST_LABELS: "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-        },
+        (
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        ),
     ),
     "fashion-mnist": Source(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
         0.2860,
         0.3530,
-        {
-            TRAIN_IMAGES: "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            TRAIN_LABELS: "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            TEST_IMAGES: "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            TEST_LABELS: "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        },
+        (
+            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        ),
     ),
 }
 
@@ -95,23 +95,21 @@ def load_images(name: str) -> Images:
         DpbnnError: it is nowhere and cannot be downloaded, or a file is not the published one.
     """
     source = IMAGE_SETS[_validate.one_of("name", name, IMAGE_SETS)]
-    files = _found(name, source) or _fetched(name, source)
-    x, x_test = (_numbers(files[part], 16).reshape(-1, 1, 28, 28).float() / 255 for part in (TRAIN_IMAGES, TEST_IMAGES))
-    y, y_test = (_numbers(files[part], 8).long() for part in (TRAIN_LABELS, TEST_LABELS))
-    return Images(name, x, y, x_test, y_test)
+    x, y, x_test, y_test = _on_disk(name, source) or _downloaded(name, source)
+    return Images(name, _pixels(x), _labels(y), _pixels(x_test), _labels(y_test))
 
 
-def _found(name: str, source: Source) -> dict[str, Path]:
-    """The user's files, or those of an earlier download; empty where some are missing."""
-    folders = [Path(data) / name] if (data := os.environ.get("DPBNN_DATA")) else []
-    for folder in [*folders, _cache() / name]:
-        files = {part: folder / part for part in source.sums}
-        if all(file.is_file() for file in files.values()):
-            for part, file in files.items():
-                if hashlib.sha256(file.read_bytes()).hexdigest() != source.sums[part]:
+def _on_disk(name: str, source: Source) -> list[Path]:
+    """The user's files, or those of an earlier download; none where some are missing."""
+    folders = [Path(data)] if (data := os.environ.get("DPBNN_DATA")) else []
+    for folder in [*folders, _cache()]:
+        files = [folder / name / file for file in FILES]
+        if all(file.is_file() for file in files):
+            for file, digest in zip(files, source.sums, strict=True):
+                if hashlib.sha256(file.read_bytes()).hexdigest() != digest:
                     raise DpbnnError(f"{file} must be the published file, got other contents; remove it or replace it.")
             return files
-    return {}
+    return []
 
 
 def _cache() -> Path:
@@ -121,7 +119,7 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dpbnn"
 
 
-def _fetched(name: str, source: Source) -> dict[str, Path]:
+def _downloaded(name: str, source: Source) -> list[Path]:
     by_hand = f"put its four .gz files into a folder {name} and set DPBNN_DATA to the folder around it"
     try:
         import pooch
@@ -132,10 +130,10 @@ def _fetched(name: str, source: Source) -> dict[str, Path]:
         ) from error
     mirror = os.environ.get("DPBNN_MIRROR")
     url = f"{mirror.rstrip('/')}/{name}" if mirror else source.url
-    registry = {part: f"sha256:{digest}" for part, digest in source.sums.items()}
+    registry = {file: f"sha256:{digest}" for file, digest in zip(FILES, source.sums, strict=True)}
     downloads = pooch.create(path=_cache() / name, base_url=f"{url}/", registry=registry, retry_if_failed=1)
     try:
-        return {part: Path(downloads.fetch(part)) for part in registry}
+        return [Path(downloads.fetch(file)) for file in FILES]
     except Exception as error:  # whatever the network, the server, the disk or a wrong sum raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DpbnnError(
@@ -144,6 +142,14 @@ def _fetched(name: str, source: Source) -> dict[str, Path]:
         ) from error
 
 
-def _numbers(file: Path, header: int) -> Tensor:
+def _pixels(file: Path) -> Tensor:
+    return _bytes(file)[16:].reshape(-1, 1, 28, 28).float() / 255
+
+
+def _labels(file: Path) -> Tensor:
+    return _bytes(file)[8:].long()
+
+
+def _bytes(file: Path) -> Tensor:
     with gzip.open(file) as opened:
-        return torch.from_numpy(np.frombuffer(opened.read(), np.uint8, offset=header).copy())
+        return torch.frombuffer(bytearray(opened.read()), dtype=torch.uint8)

@@ -17,6 +17,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -182,7 +184,14 @@ class Grouped(Prior):
             if not isinstance(pattern, str):
                 _validate.refuse("A pattern in overrides", "a string such as '*bias'", pattern)
             checked_prior(f"overrides[{pattern!r}]", prior)
-        object.__setattr__(self, "overrides", dict(self.overrides))  # the caller may go on changing theirs
+        object.__setattr__(self, "overrides", MappingProxyType(dict(self.overrides)))
+
+    def __repr__(self) -> str:
+        return f"Grouped(default={self.default!r}, overrides={dict(self.overrides)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Read-only mappings are not pickled by themselves."""
+        return Grouped, (self.default, dict(self.overrides))
 
     def energy(self, weights: Weights) -> Tensor:
         """The groups' energies, added up."""
