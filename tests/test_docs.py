@@ -20,7 +20,6 @@ from dpbnn.experiments import tuning
 from dpbnn.experiments.recipes import BEST
 from dpbnn.tables import settings as choosing
 from dpbnn.tables.schema import parse_schema
-from tests.test_layers import LAYERS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")] + sorted(ROOT.glob("docs/*.md"))
@@ -89,12 +88,6 @@ def test_commands_in_pages_run(command):
     words = command.split("   #")[0].split()[1:]
     finished = subprocess.run([sys.executable, "-m", "dpbnn", *words], capture_output=True)
     assert finished.returncode == 0, finished.stderr
-
-
-def test_the_map_lists_the_units_from_the_lowest_layer_up():
-    tree, _ = (ROOT / "CONTRIBUTING.md").read_text().split("src/dpbnn/\n")[1].split("\ntests/")
-    units = re.findall(r"(?<=  )(\w+)(?:/|\.py)", tree)
-    assert units == [unit for unit in LAYERS if unit in units]
 
 
 def test_one_run_from_top_to_bottom_names_functions_that_are_there():

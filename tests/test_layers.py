@@ -2,6 +2,8 @@
 
 import ast
 import graphlib
+import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -29,12 +31,13 @@ MODULES = {module_name(path): path for path in (SRC / "dpbnn").rglob("*.py")}
 
 
 def imported(path):
-    """The modules of the package that a file imports, wherever in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """The modules of the package that a file imports, wherever in it, or lists in a stub to be imported later."""
+    stub = path.with_suffix(".pyi")
+    for node in ast.walk(ast.parse(path.read_text() + (stub.read_text() if stub.exists() else ""))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "dpbnn":
             for name in node.names:
-                whole = f"{node.module}.{name.name}"
-                yield whole if whole in MODULES else node.module
+                path_of_name = f"{node.module}.{name.name}"
+                yield path_of_name if path_of_name in MODULES else node.module
         elif isinstance(node, ast.Import):
             yield from (name.name for name in node.names if name.name.split(".")[0] == "dpbnn")
 
@@ -44,11 +47,12 @@ def unit(module):
     return parts[1] if len(parts) > 1 else "__init__"
 
 
-def test_every_unit_has_its_layer_and_stands_on_the_map():
+def test_the_map_draws_every_unit_from_the_lowest_layer_up():
     units = {unit(module) for module in MODULES} - OUTSIDE
-    assert units <= set(LAYERS)
-    page = (ROOT / "CONTRIBUTING.md").read_text()
-    assert [own for own in sorted(units) if f"{own}/" not in page and f"{own}.py" not in page] == []
+    assert units == set(LAYERS)
+    tree, _ = (ROOT / "CONTRIBUTING.md").read_text().split("src/dpbnn/\n")[1].split("\ntests/")
+    drawn = re.findall(r"(?<=  )(\w+)(?:/|\.py)", tree)
+    assert drawn == LAYERS
 
 
 def is_above(other, module):
@@ -60,8 +64,8 @@ def is_above(other, module):
 
 def test_no_unit_imports_one_above_it():
     inside = {module: path for module, path in MODULES.items() if unit(module) not in OUTSIDE}
-    found = [(module, other) for module, path in inside.items() for other in imported(path)]
-    assert [f"{module} imports {other}" for module, other in found if is_above(other, module)] == []
+    imports = [(module, other) for module, path in inside.items() for other in imported(path)]
+    assert [f"{module} imports {other}" for module, other in imports if is_above(other, module)] == []
 
 
 def test_no_module_imports_itself_by_a_detour():
@@ -72,29 +76,25 @@ def test_no_module_imports_itself_by_a_detour():
         pytest.fail(" <- ".join(error.args[1]))
 
 
-@pytest.mark.parametrize("folder", [*(SRC / "dpbnn" / own for own in PUBLIC_ONLY), ROOT / "benchmarks"], ids=str)
-def test_whoever_uses_the_package_as_users_do_imports_public_names_only(folder):
+@pytest.mark.parametrize("folder", [*(SRC / "dpbnn" / name for name in PUBLIC_ONLY), ROOT / "benchmarks"], ids=str)
+def test_code_that_uses_the_package_as_users_do_imports_public_names_only(folder):
     """Public is what a module without an underscore lists in `__all__`; `experiments` takes it from `dpbnn.unit`."""
     private = []
     for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "dpbnn":
-                names, own = {name.name for name in node.names}, node.module.split(".")
-                if own[1:2] == [folder.name]:
+                names, parts = {name.name for name in node.names}, node.module.split(".")
+                if parts[1:2] == [folder.name]:
                     continue
-                is_deep = len(own) > 2 and folder.name == "experiments"
+                is_deep = len(parts) > 2 and folder.name == "experiments"
                 modules = {name for name in names if f"{node.module}.{name}" in MODULES and name[0] != "_"}
-                if is_deep or any(part[0] == "_" for part in own) or not names - modules <= exported(node.module):
+                if is_deep or any(part[0] == "_" for part in parts) or not names - modules <= exported(node.module):
                     private.append(f"{path.name}: from {node.module} import {', '.join(sorted(names))}")
     assert private == []
 
 
 def exported(module):
-    """What `__all__` of a package lists."""
-    for node in ast.parse(MODULES[module].read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return set(ast.literal_eval(node.value))
-    return set()
+    return set(getattr(importlib.import_module(module), "__all__", ()))
 
 
 def test_there_is_one_class_of_each_name():

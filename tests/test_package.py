@@ -41,14 +41,15 @@ def test_what_training_needs_is_there_at_most_0_4_seconds_after_torch():
 
 
 @pytest.mark.parametrize("package", [dpbnn, dpbnn.methods], ids=lambda package: package.__name__)
-def test_names_that_come_late_are_those_that_a_type_checker_sees(package):
-    """What is imported under TYPE_CHECKING, what `__all__` lists and what is imported when asked for are one."""
-    (checked,) = [node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.If)][:-1]
-    seen = {name.name: node.module for node in checked.body for name in node.names}
+def test_names_that_are_imported_late_are_those_of_the_stub_that_a_type_checker_sees(package):
+    stub = ast.parse(Path(package.__file__).with_suffix(".pyi").read_text())
+    listed = {name.asname: node.module for node in stub.body[1:] for name in node.names}
+    public = {name: home for name, home in listed.items() if home != package.__name__ and name[0] != "_"}
     fresh = f"import {package.__name__} as it; from importlib import import_module as of; "
-    python(fresh + f"assert all(getattr(it, name) is getattr(of(at), name) for name, at in {seen}.items())")
-    assert set(seen) <= set(package.__all__) <= set(dir(package))
-    assert len(package.__all__) == len(set(package.__all__))
+    python(fresh + f"assert all(getattr(it, name) is getattr(of(home), name) for name, home in {public}.items())")
+    assert package.__all__ == sorted(set(listed) - {"__version__"})
+    assert all(inspect.ismodule(getattr(package, name)) for name in set(package.__all__) - set(public))
+    assert set(package.__all__) <= set(dir(package))
     with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
         _ = package.nothing
 
@@ -93,7 +94,7 @@ def test_the_wheel_holds_only_the_package_and_works_in_an_empty_environment(tmp_
     archive, wheel = build(ROOT, tmp_path / "first")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"dpbnn", f"dpbnn-{dpbnn.__version__}.dist-info"}
-    assert "dpbnn/py.typed" in names
+    assert {"dpbnn/py.typed", "dpbnn/__init__.pyi", "dpbnn/methods/__init__.pyi"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any("test" in name for name in names)
 

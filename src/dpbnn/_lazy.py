@@ -1,24 +1,32 @@
-"""Packages whose public names are imported when they are first asked for, so that nobody waits for what is not used."""
+"""Packages whose public names are imported when they are first used, so that nobody waits for the others.
 
+Such a package lists its names once, in the stub ``__init__.pyi`` beside its ``__init__.py``: type checkers and editors
+read the same file (https://scientific-python.org/specs/spec-0001).
+"""
+
+import ast
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 __all__ = ["lazy_names"]
 
 
-def lazy_names(
-    package: str, homes: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package; `homes` lists names under the module that holds them.
+def lazy_names(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """The `__getattr__`, `__dir__` and `__all__` of the package with this ``__name__`` and ``__file__``.
 
-    Public modules of the package come when they are asked for, too.
+    Public modules of the package are imported when they are first used, too.
     """
-    home_of = {name: home for home, names in homes.items() for name in names}
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [statement for statement in stub.body if isinstance(statement, ast.ImportFrom)]
+    home_of = {alias.name: str(statement.module) for statement in imports for alias in statement.names}
+    public = sorted(name for name in home_of if not name.startswith("_"))
 
     def get(name: str) -> object:
-        if name in home_of:
-            value = getattr(import_module(home_of[name]), name)
+        home = home_of.get(name, package)
+        if home != package:
+            value = getattr(import_module(home), name)
             setattr(sys.modules[package], name, value)
             return value
         path = f"{package}.{name}"
@@ -31,7 +39,6 @@ def lazy_names(
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def names() -> list[str]:
-        module = sys.modules[package]
-        return sorted({*vars(module), *module.__all__})
+        return sorted({*vars(sys.modules[package]), *public})
 
-    return get, names
+    return get, names, public
