@@ -110,15 +110,13 @@ def test_torchs_generator_does_not_tell_whether_a_record_made_the_model_draw(her
 
 def test_what_another_thread_draws_meanwhile_stays_drawn():
     """Its generator is never put back."""
-    from dpbnn.clipping.gradient import _with_secret_draws
+    from dpbnn.clipping.gradient import _secret_draws
     from dpbnn.device.generators import Generators
 
-    def compute():
-        torch.rand(3, generator=torch.default_generator)  # which nobody redirects
-        return {}
-
     before = torch.get_rng_state()
-    _with_secret_draws(compute, False, Generators.seeded(0), torch.device("cpu"))
+    for drawing in _secret_draws(False, Generators.seeded(0), torch.device("cpu")):
+        with drawing:
+            torch.rand(3, generator=torch.default_generator)  # which nobody redirects
     torch.rand(3, generator=(expected := torch.Generator()).set_state(before))
     torch.rand(3, generator=expected)
     assert torch.equal(torch.get_rng_state(), expected.get_state())
@@ -126,17 +124,15 @@ def test_what_another_thread_draws_meanwhile_stays_drawn():
 
 def test_a_generator_that_another_thread_puts_back_meanwhile_is_not_taken_for_still():
     """Two threads whose models draw: what the first puts back must not hide the second one's draws."""
-    from dpbnn.clipping.gradient import _with_secret_draws
+    from dpbnn.clipping.gradient import _secret_draws
     from dpbnn.device.generators import Generators, default_generators, set_default_generators
 
     cpu, masks, drawn = torch.device("cpu"), Generators.seeded(0), []
 
-    def compute():
-        before = default_generators(cpu)
-        drawn.append(torch.rand(3))
-        set_default_generators(cpu, before)  # as the other thread would, which began at the same state
-        return {}
-
-    _with_secret_draws(compute, False, masks, cpu)
+    for drawing in _secret_draws(False, masks, cpu):
+        with drawing:
+            before = default_generators(cpu)
+            drawn.append(torch.rand(3))
+            set_default_generators(cpu, before)  # as the other thread would, which began at the same state
     assert masks.num_draws == 1
     assert len(drawn) == 2, "the draws of the first run are known, so it is run again"

@@ -7,6 +7,7 @@ The norm runs over all trained weights together.
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -16,7 +17,6 @@ from torch import Tensor
 from dpbnn.clipping import fused
 from dpbnn.clipping.check.compatibility import CheckedModel
 from dpbnn.clipping.engines import ENGINES
-from dpbnn.clipping.engines.book_keeping import NotCovered
 from dpbnn.clipping.forms.joint import Joint
 from dpbnn.clipping.forms.per_record import Dense, PerRecordGradient
 from dpbnn.clipping.objective import wide
@@ -26,7 +26,7 @@ from dpbnn.device.generators import Generators, default_generators, drawing_from
 from dpbnn.device.streams import hold, side_by_side
 from dpbnn.types import ClippedSum, Draws, Weights
 
-__all__ = ["ClippingSettings", "cast", "clip_and_sum", "part_size", "per_record_gradients", "shorten"]
+__all__ = ["ClippingSettings", "cast", "clip_and_sum", "draws_of", "jointly", "part_size", "shorten"]
 
 ROUNDING_ROOM = 5e-3
 """Records are clipped to C / (1 + this): rounding of the sum, of its storage in float32 and of the record's own norm
@@ -100,12 +100,15 @@ def clip_and_sum(
     with torch.inference_mode(False):
         x, y = _plain(x), _plain(y)
         for part_x, part_y, part_present in _parts(x, y, present, size, pads=checked.engine != "loop"):
-            if len(part_x):
-                with computing_in(settings.precision, x.device):
-                    compute = partial(per_record_gradients, checked, where, part_x, part_y)
-                    gradients = _with_secret_draws(compute, checked.draws or no_sync, masks, x.device)
-                with full_precision(x.device):
-                    _clip_and_sum_one_part(gradients, part_present, settings, observe, total, no_sync)
+            for drawing in _secret_draws(checked.draws or no_sync, masks, x.device):
+                at_each = []
+                with computing_in(settings.precision, x.device), drawing:
+                    for weights in draws_of(where):
+                        gradients = ENGINES[checked.engine](checked.objective, weights, part_x, part_y)
+                        at_each.append(gradients)
+            with full_precision(x.device):
+                gradients = jointly(at_each, where, len(part_x))
+                _clip_and_sum_one_part(gradients, part_present, settings, observe, total, no_sync)
     types = _released_types(where)
     sums = {name: total.sums[name] if name in total.sums else make() for name, make in _zeros(where)}
     if settings.in_float64 or onto is not None:
@@ -144,6 +147,8 @@ def _parts(
     one record more could change the last bit of another's gradient, and clipping makes a large change of that. For some
     widths and layers it still can; only records that are taken one by one (`size` 1) cannot touch each other.
     """
+    if not len(x):
+        return
     if present is not None or x.device.type != "cpu" or not pads or size == 1:
         masks = [None] * len(x.split(size)) if present is None else present.split(size)
         yield from zip(x.split(size), y.split(size), masks, strict=True)
@@ -161,13 +166,10 @@ def _padded(values: Tensor, rows: int) -> Tensor:
     return torch.cat([values, values.new_zeros(rows - len(values), *values.shape[1:])])
 
 
-def _with_secret_draws(
-    compute: Callable[[], dict[str, PerRecordGradient]],
-    redirect_at_once: bool,
-    masks: Generators | None,
-    device: torch.device,
-) -> dict[str, PerRecordGradient]:
-    """Gradients of a model whose draws come from `masks`.
+def _secret_draws(
+    redirect_at_once: bool, masks: Generators | None, device: torch.device
+) -> Iterator[AbstractContextManager[object]]:
+    """A context for each pass through the model that it takes to draw from `masks`; the last pass counts.
 
     Redirecting draws slows every operation. A model that drew nothing in its trial is therefore run as it is; if a
     default generator has moved afterwards, the run is repeated with draws redirected. If the model then draws, it was
@@ -175,20 +177,19 @@ def _with_secret_draws(
     another thread moved them.
     """
     if masks is None:
-        return compute()
+        yield nullcontext()
+        return
     if redirect_at_once:
-        with drawing_from(masks):
-            return compute()
+        yield drawing_from(masks)
+        return
     before = default_generators(device)
-    gradients = compute()
+    yield nullcontext()
     if default_generators(device) == before:
-        return gradients
+        return
     drawn_before = masks.num_draws
-    with drawing_from(masks):
-        gradients = compute()
+    yield drawing_from(masks)
     if masks.num_draws > drawn_before:
         set_default_generators(device, before)
-    return gradients
 
 
 def _released_types(where: Weights | Draws) -> dict[str, torch.dtype]:
@@ -222,29 +223,27 @@ def _plain(values: Tensor) -> Tensor:
     return values.clone() if values.is_inference() else values.detach()
 
 
-def per_record_gradients(
-    checked: CheckedModel, where: Weights | Draws, x: Tensor, y: Tensor
+def draws_of(where: Weights | Draws) -> tuple[Weights, ...]:
+    """All draws; weights are the only one."""
+    return where.weights if isinstance(where, Draws) else (where,)
+
+
+def jointly(
+    at_each: list[dict[str, PerRecordGradient]], where: Weights | Draws, records: int
 ) -> dict[str, PerRecordGradient]:
-    """By weight, in the form that the engine gives them; of several draws jointly."""
+    """The per-record gradients by weight, joint over the draws at each of which some were taken; those are let go."""
     if not isinstance(where, Draws):
-        return _at(checked, where, x, y)
-    found = [_at(checked, weights, x, y) for weights in where.weights]
-    with torch.no_grad(), full_precision(x.device):
-        return {name: _joint(name, found, where, len(x)) for name in {name: None for part in found for name in part}}
+        return at_each.pop()
+    with torch.no_grad():
+        names = {name: None for part in at_each for name in part}
+        return {name: _joint(name, at_each, where, records) for name in names}
 
 
-def _joint(name: str, found: list[dict[str, PerRecordGradient]], where: Draws, records: int) -> PerRecordGradient:
+def _joint(name: str, at_each: list[dict[str, PerRecordGradient]], where: Draws, records: int) -> PerRecordGradient:
     """A draw whose gradients do not reach this weight counts as zeros."""
     like = wide(where.weights[0][name])
-    terms = [part[name] if name in part else Dense(like.new_zeros(records, *like.shape)) for part in found]
+    terms = [part.pop(name) if name in part else Dense(like.new_zeros(records, *like.shape)) for part in at_each]
     return Joint.of(terms, [multipliers[name] for multipliers in where.multipliers])
-
-
-def _at(checked: CheckedModel, weights: Weights, x: Tensor, y: Tensor) -> dict[str, PerRecordGradient]:
-    try:
-        return ENGINES[checked.engine](checked.objective, weights, x, y)
-    except NotCovered:  # these records took a path through the model that the synthetic ones did not
-        return ENGINES["loop"](checked.objective, weights, x, y)
 
 
 def _default_micro_batch_size(checked: CheckedModel, where: Weights | Draws) -> int:

@@ -145,7 +145,7 @@ def cache_on_the_host(patch):
 
 
 def of_the_process(patch):
-    patch.setattr(gradient, "_with_secret_draws", lambda compute, *_: compute())
+    patch.setattr(gradient, "_secret_draws", lambda *_: [contextlib.nullcontext()])
 
 
 def the_module_itself(patch):

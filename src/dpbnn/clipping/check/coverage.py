@@ -64,7 +64,9 @@ def _look(objective: Objective, weights: Weights, x: Tensor, y: Tensor, record_i
     look = record(objective.treated(Treatment({}, None)), weights, x, y, Look)
     assert isinstance(look, Look)
     if look.losses.requires_grad:
-        look.differentiate(look.losses[record_index])
+        gradients = torch.autograd.grad(look.losses[record_index], look.leaves(), allow_unused=True)
+        for receive, gradient in look.received(gradients):
+            receive(gradient)
     return look
 
 

@@ -5,9 +5,10 @@ from torch import Tensor
 
 from dpbnn.clipping.check.compatibility import CheckedModel
 from dpbnn.clipping.check.synthetic import synthetic_records
-from dpbnn.clipping.gradient import cast, part_size, per_record_gradients
+from dpbnn.clipping.engines import ENGINES
+from dpbnn.clipping.gradient import cast, draws_of, jointly, part_size
 from dpbnn.clipping.summation import refuse_inexact
-from dpbnn.device.execution import computing_in
+from dpbnn.device.execution import computing_in, full_precision
 from dpbnn.device.generators import Generators, drawing_from
 from dpbnn.types import Draws, Weights
 
@@ -32,5 +33,7 @@ def refuse_inexact_sums(
     part = min(part_size(checked, where, micro_batch_size), largest_batch)
     with drawing_from(Generators.seeded(0)), torch.inference_mode(False), computing_in(precision, x.device):
         x, y = synthetic_records(checked.objective, x, y, part, checked.num_outputs)
-        gradients = per_record_gradients(checked, where, x, y)
+        at_each = [ENGINES[checked.engine](checked.objective, weights, x, y) for weights in draws_of(where)]
+        with full_precision(x.device):
+            gradients = jointly(at_each, where, part)
     refuse_inexact(largest_batch, part, max((values.terms for values in gradients.values()), default=1))

@@ -12,7 +12,7 @@ Guarantees:
 """
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -55,15 +55,39 @@ class Use:
     prepared: Tensor | None = None
 
 
-def per_record_gradients(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> dict[str, PerRecordGradient]:
-    """The gradient of each record's loss with respect to each weight, by the weight's name."""
-    if objective.treatment.channels_last:
-        try:
-            laid_out = {name: _channels_last(values) for name, values in weights.items()}
-            return _per_record_gradients(objective, laid_out, x, y)
-        except RuntimeError:  # a view that this layout does not allow, for this number of records
-            objective = objective.treated(replace(objective.treatment, channels_last=False))
-    return _per_record_gradients(objective, weights, x, y)
+def per_record_gradients(
+    objective: Objective,
+    weights: Weights,
+    x: Tensor,
+    y: Tensor,
+    otherwise: Callable[[Objective, Weights, Tensor, Tensor], dict[str, PerRecordGradient]] | None = None,
+) -> dict[str, PerRecordGradient]:
+    """The gradient of each record's loss with respect to each weight, by the weight's name.
+
+    `otherwise` gives those of records that take a path through the model that is not covered.
+    """
+    treatment = objective.treatment
+    try:
+        given = (
+            {name: _channels_last(values) for name, values in weights.items()} if treatment.channels_last else weights
+        )
+        recording = record(objective, given, x, y)
+        if recording.strays:
+            raise NotCovered(f"used outside their layer: {', '.join(sorted(recording.strays))}")
+        losses = recording.losses
+        gradients = torch.autograd.grad(losses, recording.leaves(), torch.ones_like(losses), allow_unused=True)
+        for receive, gradient in recording.received(gradients):
+            receive(gradient)
+        return recording.found
+    except NotCovered:
+        if otherwise is None:
+            raise
+    except RuntimeError:  # a view that channels last does not allow, for this number of records
+        if not treatment.channels_last:
+            raise
+        objective = objective.treated(replace(treatment, channels_last=False))
+        otherwise = partial(per_record_gradients, otherwise=otherwise)
+    return otherwise(objective, weights, x, y)
 
 
 def _channels_last(values: Tensor) -> Tensor:
@@ -71,14 +95,6 @@ def _channels_last(values: Tensor) -> Tensor:
     if values.dim() != 4:
         return values
     return torch.empty_like(values, memory_format=torch.channels_last).copy_(values)
-
-
-def _per_record_gradients(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> dict[str, PerRecordGradient]:
-    recording = record(objective, weights, x, y)
-    if recording.strays:
-        raise NotCovered(f"used outside their layer: {', '.join(sorted(recording.strays))}")
-    recording.differentiate(recording.losses)
-    return recording.found
 
 
 def record(
@@ -172,15 +188,18 @@ class Recording:
                 if make is not None and use.input is not None and use.layout == FIRST and use.input.numel() < SMALL:
                     use.prepared = make(use.call.module, use.input, use.shape)
 
-    def differentiate(self, loss: Tensor) -> None:
-        """One backward pass of the sum, down to the first outputs; what lies between is received on the way."""
-        leaves, receivers = self._leaves, self._receivers
-        self._leaves, self._receivers = [], []
+    def leaves(self) -> list[Tensor]:
+        """The tensors that a backward pass must bring gradients of; what lies between is received on the way."""
         self._prepare()
-        gradients = torch.autograd.grad(loss, leaves, torch.ones_like(loss), allow_unused=True)
+        leaves, self._leaves = self._leaves, []
+        return leaves
+
+    def received(self, gradients: Sequence[Tensor | None]) -> Iterator[tuple[Callable[[Tensor], None], Tensor]]:
+        """The gradients of these tensors, each with what makes use of it; this ends the backward pass."""
+        receivers, self._receivers = self._receivers, []
         for receive, gradient in zip(receivers, gradients, strict=True):
             if gradient is not None:
-                receive(gradient)
+                yield receive, gradient
         self._join_branches()
 
     def receive(self, use: Use, gradient: Tensor) -> None:
