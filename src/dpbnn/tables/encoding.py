@@ -9,7 +9,8 @@ Nothing is learned from the rows, except for bounds that are bought.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import accumulate
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -27,17 +28,22 @@ OF_OTHERS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Encoded:
-    """Rows as a network takes them; targets where they were asked for."""
+    """Rows as a network takes them, and their targets where these were asked for.
+
+    `unscaled` has the values of columns that wait for bounds, by name, with NaN where they are missing. In `x` and `y`
+    their places hold NaN until `Encoding.scale` fills them.
+    """
 
     x: np.ndarray
     y: np.ndarray | None
+    unscaled: dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """A schema whose numbers all have bounds, public or bought."""
+    """How columns become numbers, by a schema; complete when it has bounds, public or bought, for all numbers."""
 
     schema: Schema
 
@@ -49,44 +55,71 @@ class Encoding:
     @property
     def outputs(self) -> int:
         """Classes, or 1."""
-        target = self.schema.columns[self.schema.target]
-        return len(target.values) if isinstance(target, Category) else 1
-
-    def encoded(self, table: Table, with_target: bool) -> Encoded:
-        """All rows; a value that the schema does not know is refused by column and row, without being shown."""
-        parts = [self._feature(name, column, table) for name, column in self.schema.features.items()]
-        x = np.concatenate(parts, axis=1, dtype=np.float32)
-        return Encoded(x, self._target(table) if with_target else None)
-
-    def _feature(self, name: str, column: Column, table: Table) -> np.ndarray:
-        if isinstance(column, Category):
-            places = _places(name, column, table, self.schema.missing)
-            return np.eye(_width(column) + 1, dtype=np.float32)[places][:, :-1]
-        values, is_missing = numbers(name, column, table, self.schema.missing)
-        scaled = _scaled(column, values)
-        scaled[is_missing] = 0.0
-        parts = [scaled, is_missing] if column.may_be_missing else [scaled]
-        return np.stack(parts, axis=1, dtype=np.float32)
-
-    def _target(self, table: Table) -> np.ndarray:
-        name = self.schema.target
-        target = self.schema.columns[name]
-        if isinstance(target, Category):
-            return _places(name, target, table, self.schema.missing).astype(np.int64)
-        return _scaled(target, numbers(name, target, table, self.schema.missing)[0])[:, None].astype(np.float32)
-
-    def with_bounds(self, found: Mapping[str, tuple[float, float]]) -> "Encoding":
-        """With bounds that were bought."""
-        columns = dict(self.schema.columns)
-        for name, (low, high) in found.items():
-            columns[name] = Number(low, high, may_be_missing=columns[name].may_be_missing)
-        return Encoding(replace(self.schema, columns=columns))
+        return len(self.schema.classes) or 1
 
     @property
     def without_bounds(self) -> list[str]:
-        """Numbers of which no range is public; the target last."""
-        columns = self.schema.features | {self.schema.target: self.schema.columns[self.schema.target]}
-        return [name for name, own in columns.items() if isinstance(own, Number) and own.low is None]
+        """Numbers that have no public range; the target last."""
+        columns = {**self.schema.features, self.schema.target: self.schema.columns[self.schema.target]}
+        return [name for name, column in columns.items() if isinstance(column, Number) and column.low is None]
+
+    def with_bounds(self, bounds: Mapping[str, tuple[float, float]]) -> "Encoding":
+        """The same with bounds that were bought."""
+        columns = dict(self.schema.columns)
+        for name, (low, high) in bounds.items():
+            columns[name] = Number(low, high, may_be_missing=columns[name].may_be_missing)
+        return Encoding(replace(self.schema, columns=columns))
+
+    def encoded(self, table: Table, with_target: bool) -> Encoded:
+        """Convert each column once; a value that the schema does not know is refused by column and row, not shown."""
+        encoded = Encoded(np.empty((table.rows, self.features), dtype=np.float32), None, {})
+        for name, place in self._places.items():
+            column = self.schema.columns[name]
+            if isinstance(column, Category):
+                encoded.x[:, place] = 0.0
+                encoded.x[np.arange(table.rows), place.start + categories(name, column, table, self.schema)] = 1.0
+                continue
+            values = numbers(name, column, table, self.schema)
+            if column.may_be_missing:
+                encoded.x[:, place.start + 1] = np.isnan(values)
+            self._put(name, values, encoded)
+        if with_target and self.schema.is_regression:
+            self._put(self.schema.target, self.targets(table), encoded)
+        elif with_target:
+            encoded.y = self.targets(table)
+        return encoded
+
+    def targets(self, table: Table) -> np.ndarray:
+        """Classes by their place, or numbers in their unit."""
+        name = self.schema.target
+        target = self.schema.columns[name]
+        if isinstance(target, Category):
+            return categories(name, target, table, self.schema)
+        return numbers(name, target, table, self.schema)
+
+    def scale(self, encoded: Encoded) -> None:
+        """Fill in, by the bounds of this encoding, the columns that waited for them."""
+        while encoded.unscaled:
+            self._put(*encoded.unscaled.popitem(), encoded)
+
+    def _put(self, name: str, values: np.ndarray, encoded: Encoded) -> None:
+        """A column of numbers in its place: scaled, or NaN while it waits for bounds."""
+        column = self.schema.columns[name]
+        assert isinstance(column, Number)
+        if column.low is None:
+            encoded.unscaled[name] = values
+        scaled = np.full(len(values), np.nan) if column.low is None else _scaled(column, values)
+        if name == self.schema.target:
+            encoded.y = scaled[:, None].astype(np.float32)
+        else:
+            encoded.x[:, self._places[name].start] = scaled
+
+    @property
+    def _places(self) -> dict[str, slice]:
+        """Where in a row the numbers of each feature stand."""
+        features = self.schema.features
+        ends = accumulate(map(_width, features.values()))
+        return {name: slice(end - _width(features[name]), end) for name, end in zip(features, ends, strict=True)}
 
 
 def _width(column: Column) -> int:
@@ -96,24 +129,25 @@ def _width(column: Column) -> int:
 
 
 def _scaled(column: Number, values: np.ndarray) -> np.ndarray:
+    """From -1 to 1; what is missing becomes 0."""
     assert column.low is not None
     assert column.high is not None
     scaled = Bounds(np.array([column.low]), np.array([column.high])).scaled(values[:, None])[:, 0]
-    if column.scale == "linear":
-        return scaled
-    return 2 * np.log1p(DECADES * (scaled + 1) / 2) / np.log1p(DECADES) - 1
+    if column.scale == "log":
+        scaled = 2 * np.log1p(DECADES * (scaled + 1) / 2) / np.log1p(DECADES) - 1
+    scaled[np.isnan(values)] = 0.0
+    return scaled
 
 
-def numbers(name: str, column: Number, table: Table, missing: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """The values of a column, and where they are missing."""
+def numbers(name: str, column: Number, table: Table, schema: Schema) -> np.ndarray:
+    """The values of a column, NaN where they are missing."""
     import pyarrow as arrow
     import pyarrow.compute as compute
 
-    own = table.columns[name]
-    if arrow.types.is_string(own.type) or arrow.types.is_large_string(own.type):
-        text = compute.utf8_trim_whitespace(own)
-        is_missing = compute.is_in(text, value_set=arrow.array(missing, own.type)).to_numpy(zero_copy_only=False)
-        is_missing = is_missing | text.is_null().to_numpy(zero_copy_only=False)
+    given = table.columns[name]
+    if arrow.types.is_string(given.type) or arrow.types.is_large_string(given.type):
+        text = compute.utf8_trim_whitespace(given)
+        is_missing = _is_missing(text, schema)
         filled = compute.if_else(arrow.array(is_missing), "0", text)
         try:
             values = compute.cast(filled, arrow.float64()).to_numpy(zero_copy_only=False)
@@ -122,41 +156,48 @@ def numbers(name: str, column: Number, table: Table, missing: tuple[str, ...]) -
             _refuse(table, name, row, "a number such as 45.5, got something else")
     else:
         try:
-            values = compute.cast(own, arrow.float64(), safe=False).to_numpy(zero_copy_only=False)
+            values = compute.cast(given, arrow.float64(), safe=False).to_numpy(zero_copy_only=False)
         except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
-            raise DpbnnError(f"{table.path}: column {name!r} must hold numbers, got {own.type}.") from None
+            raise DpbnnError(f"{table.path}: column {name!r} must hold numbers, got {given.type}.") from None
         is_missing = np.isnan(values)
     if is_missing.any() and not column.may_be_missing:
         _refuse(table, name, _first(is_missing), f"a number, got a missing value; {OF_MISSING}")
-    if not np.isfinite(values[~is_missing]).all():
-        _refuse(table, name, _first(~np.isfinite(values) & ~is_missing), "a finite number")
-    return np.where(is_missing, 0.0, values), is_missing
+    is_infinite = ~np.isfinite(values) & ~is_missing
+    if is_infinite.any():
+        _refuse(table, name, _first(is_infinite), "a finite number")
+    return np.where(is_missing, np.nan, values)
 
 
-def _places(name: str, column: Category, table: Table, missing: tuple[str, ...]) -> np.ndarray:
+def categories(name: str, column: Category, table: Table, schema: Schema) -> np.ndarray:
     """The place of each row's value; behind the values: other, missing."""
     import pyarrow as arrow
     import pyarrow.compute as compute
 
-    own = table.columns[name]
+    given = table.columns[name]
     try:
-        text = compute.utf8_trim_whitespace(compute.cast(own, arrow.string()))
+        text = compute.utf8_trim_whitespace(compute.cast(given, arrow.string()))
     except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
-        raise DpbnnError(f"{table.path}: column {name!r} must hold texts, got {own.type}.") from None
-    found = compute.index_in(text, value_set=arrow.array(column.values, arrow.string()))
-    places = found.to_numpy(zero_copy_only=False)
-    unknown = np.isnan(places) if places.dtype.kind == "f" else np.zeros(len(places), dtype=bool)
-    is_missing = compute.is_in(text, value_set=arrow.array(missing, arrow.string())).to_numpy(zero_copy_only=False)
-    is_missing = (is_missing | text.is_null().to_numpy(zero_copy_only=False)) & unknown
-    places = np.where(unknown, 0, places).astype(np.int64)
-    others = unknown & ~is_missing
+        raise DpbnnError(f"{table.path}: column {name!r} must hold texts, got {given.type}.") from None
+    known = compute.index_in(text, value_set=arrow.array(column.values, arrow.string()))
+    places = compute.fill_null(known, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    is_unknown = places < 0
+    is_missing = _is_missing(text, schema) & is_unknown
+    is_other = is_unknown & ~is_missing
     if is_missing.any() and not column.may_be_missing:
         _refuse(table, name, _first(is_missing), f"a category, got a missing value; {OF_MISSING}")
-    if others.any() and not column.other:
-        _refuse(table, name, _first(others), f"one of the schema's values, got another; {OF_OTHERS}")
-    places[others] = len(column.values)
+    if is_other.any() and not column.other:
+        _refuse(table, name, _first(is_other), f"one of the schema's values, got another; {OF_OTHERS}")
+    places[is_other] = len(column.values)
     places[is_missing] = len(column.values) + column.other
     return places
+
+
+def _is_missing(text: Any, schema: Schema) -> np.ndarray:
+    import pyarrow as arrow
+    import pyarrow.compute as compute
+
+    listed = compute.is_in(text, value_set=arrow.array(schema.missing, text.type))
+    return compute.or_(listed, text.is_null()).to_numpy(zero_copy_only=False)
 
 
 def _is_number(item: Any) -> bool:
@@ -169,9 +210,9 @@ def _is_number(item: Any) -> bool:
     return True
 
 
-def _first(where: Any) -> int:
-    return int(np.argmax(np.asarray(where)))
+def _first(where: np.ndarray) -> int:
+    return int(np.argmax(where))
 
 
-def _refuse(table: Table, name: str, row: int, expected: str) -> Any:
+def _refuse(table: Table, name: str, row: int, expected: str) -> NoReturn:
     raise DpbnnError(f"{table.path}, row {table.number_of(row)}, column {name!r}: expected {expected}.") from None

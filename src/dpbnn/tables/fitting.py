@@ -32,10 +32,10 @@ from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.purchases import PurchaseFile
 from dpbnn.privacy.queries.bounds import Purchase, purchase
 from dpbnn.privacy.queries.contributions import kept_rows
-from dpbnn.tables.encoding import Encoding, numbers
+from dpbnn.tables.encoding import Encoded, Encoding
 from dpbnn.tables.model import TableModel, load_table_model, log_of
 from dpbnn.tables.reading import Table, column_names, read_table, separator_of
-from dpbnn.tables.schema import Number, Schema, as_values
+from dpbnn.tables.schema import Schema, as_values
 from dpbnn.tables.settings import Chosen, Facts, choose
 from dpbnn.tables.training import train
 from dpbnn.training.checkpoint import Claim, locked, sync_files, sync_folder
@@ -90,11 +90,14 @@ def fit_table(order: Order, schema_text: str) -> tuple[TableModel, Chosen]:
     table = _rows_of(order)
     facts, bought = _facts(order, table.rows)
     chosen = choose(facts, order.given)
-    _refuse_bad_rows(order, table)
+    if order.seed is not None:
+        _validate.whole_number("--seed", order.seed, at_least=0)
+    rows = Encoding(order.schema).encoded(table, with_target=True)  # bad rows are refused before anything is bought
+    del table  # training needs the memory
     _begin(order, chosen)
     with _alone(order) as claim:
         if not _finished(order).exists():
-            _train(order, table, facts, chosen, bought, schema_text, claim)
+            _train(order, rows, facts, chosen, bought, schema_text, claim)
         return _hand_over(order, claim), chosen
 
 
@@ -113,7 +116,7 @@ def _alone(order: Order) -> Iterator[Claim]:
 
 def _train(
     order: Order,
-    table: Table,
+    rows: Encoded,
     facts: Facts,
     chosen: Chosen,
     bought: Purchase | None,
@@ -122,13 +125,15 @@ def _train(
 ) -> None:
     schema, unfinished = order.schema, order.unfinished
     ledger = Ledger.open(chosen.plan, chosen.purchases, file=PurchaseFile(unfinished / "ledger.json"))
-    encoding = _bounded(schema, table, bought, ledger)
+    encoding = Encoding(schema)
+    if bought is not None:
+        encoding = _with_bought_bounds(encoding, rows, bought, ledger)
+        encoding.scale(rows)
     claim.check()  # bounds that are bought and kept are not used by a worker whose run was taken over meanwhile
-    encoded = encoding.encoded(table, with_target=True)
-    assert encoded.y is not None
+    assert rows.y is not None
     draft = train(
-        encoded.x,
-        encoded.y,
+        rows.x,
+        rows.y,
         facts,
         chosen,
         ledger,
@@ -167,14 +172,6 @@ def _unused_columns(order: Order) -> list[str]:
     separator = separator_of(order.data, list(schema.columns), schema.separator) if schema.names is None else ","
     names = schema.names or column_names(order.data, separator)
     return [name for name in names if name not in schema.columns]
-
-
-def _refuse_bad_rows(order: Order, table: Table) -> None:
-    """Before anything is bought or begun: what the schema does not know."""
-    if order.seed is not None:
-        _validate.whole_number("--seed", order.seed, at_least=0)
-    encoding = Encoding(order.schema)
-    encoding.with_bounds(dict.fromkeys(encoding.without_bounds, (-1.0, 1.0))).encoded(table, with_target=True)
 
 
 def _finished(order: Order) -> Path:
@@ -285,19 +282,11 @@ def _begin(order: Order, chosen: Chosen) -> None:
         )
 
 
-def _bounded(schema: Schema, table: Table, bought: Purchase | None, ledger: Ledger) -> Encoding:
-    encoding = Encoding(schema)
-    if bought is None:
-        return encoding
-    columns = []
-    for name in encoding.without_bounds:
-        own = schema.columns[name]
-        assert isinstance(own, Number)
-        values, is_missing = numbers(name, own, table, schema.missing)
-        columns.append(np.where(is_missing, np.nan, values))
-    found = bought.bounds_of(np.stack(columns, axis=1), ledger)
-    pairs = zip(encoding.without_bounds, found.low, found.high, strict=True)
-    return encoding.with_bounds({name: (float(low), float(high)) for name, low, high in pairs})
+def _with_bought_bounds(encoding: Encoding, rows: Encoded, bought: Purchase, ledger: Ledger) -> Encoding:
+    names = encoding.without_bounds
+    bounds = bought.bounds_of(np.stack([rows.unscaled[name] for name in names], axis=1), ledger)
+    pairs = zip(bounds.low.tolist(), bounds.high.tolist(), strict=True)
+    return encoding.with_bounds(dict(zip(names, pairs, strict=True)))
 
 
 def _write(order: Order, model: TableModel, chosen: Chosen, schema_text: str) -> None:

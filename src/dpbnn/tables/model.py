@@ -12,9 +12,9 @@ from dpbnn import lint
 from dpbnn.errors import DpbnnError
 from dpbnn.prediction import Prediction, RealPrediction
 from dpbnn.release.release import Release, load
-from dpbnn.tables.encoding import Encoding, numbers
+from dpbnn.tables.encoding import Encoding
 from dpbnn.tables.reading import Table, column_names, is_parquet, number_of_columns, read_table, separator_of
-from dpbnn.tables.schema import Category, Number, parse_schema
+from dpbnn.tables.schema import Number, parse_schema
 from dpbnn.tables.settings import Chosen
 from dpbnn.tables.training import EXPECTED, in_units
 
@@ -47,13 +47,7 @@ class TableModel:
 
     def targets(self, table: Table) -> np.ndarray:
         """Of every row, in the target's unit; classes by their place."""
-        schema = self.encoding.schema
-        target = schema.columns[schema.target]
-        if isinstance(target, Number):
-            return numbers(schema.target, target, table, schema.missing)[0]
-        y = self.encoding.encoded(table, with_target=True).y
-        assert y is not None
-        return y
+        return self.encoding.targets(table)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -73,8 +67,7 @@ class TableModel:
     @property
     def classes(self) -> tuple[str, ...]:
         """Of the target, or none."""
-        target = self.encoding.schema.columns[self.encoding.schema.target]
-        return target.values if isinstance(target, Category) else ()
+        return self.encoding.schema.classes
 
     @property
     def public_range(self) -> tuple[float, float]:

@@ -23,7 +23,7 @@ MOST_NAMES = 20
 """Of a header that a message shows."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Table:
     """Columns as Arrow arrays, all of one length; `path` for messages, with `places` of rows that are not all."""
 

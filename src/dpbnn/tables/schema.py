@@ -89,6 +89,12 @@ class Schema:
         return {name: column for name, column in self.columns.items() if name != self.target}
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """Of the target, or none."""
+        target = self.columns[self.target]
+        return target.values if isinstance(target, Category) else ()
+
+    @property
     def is_regression(self) -> bool:
         """Whether the target is a number."""
         return isinstance(self.columns[self.target], Number)
