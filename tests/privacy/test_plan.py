@@ -4,7 +4,6 @@ import json
 import math
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import dp_accounting
@@ -26,7 +25,6 @@ PAPER = {
     "delta": 1e-5,
 }
 SMALL = PAPER | {"dataset_size": 1000, "batch_size": 10, "steps": 100}
-BUDGET = {name: value for name, value in PAPER.items() if name != "noise_multiplier"}
 
 
 def plan(base=SMALL, **changes):
@@ -226,59 +224,6 @@ def test_text_that_is_no_json_object_is_refused(text):
         PrivacyPlan.from_json(text)
 
 
-@pytest.mark.parametrize(("epsilon", "noise"), [(0.5, 1.937), (1.0, 1.1851), (3.0, 0.7282), (8.0, 0.5465)])
-def test_noise_for_a_target_comes_out(epsilon, noise):
-    start = time.process_time()
-    calibrated = PrivacyPlan.for_budget(epsilon=epsilon, **BUDGET)
-    assert time.process_time() - start < 4
-    assert calibrated.noise_multiplier == pytest.approx(noise, abs=1e-3)
-
-
-@pytest.mark.guarantees("The calibrated plan keeps its budget.")
-@pytest.mark.parametrize(
-    ("epsilon", "changes"),
-    [
-        (1.0, {}),
-        pytest.param(0.02, {}, marks=pytest.mark.slow),
-        pytest.param(40.0, {}, marks=pytest.mark.slow),
-        (2.0, {"dataset_size": 500, "batch_size": 500, "steps": 20}),
-        pytest.param(1.0, {"max_records_per_person": 3}, marks=pytest.mark.slow),
-        (1.0, {"adjacency": "replace_one"}),
-        pytest.param(1.0, {"dataset_size": 1_000_000, "batch_size": 1, "steps": 1}, marks=pytest.mark.slow),
-    ],
-)
-def test_the_calibrated_plan_keeps_its_budget(epsilon, changes):
-    calibrated = PrivacyPlan.for_budget(epsilon=epsilon, **BUDGET | changes)
-    adjacency = changes.get("adjacency", "add_or_remove")
-    assert calibrated.epsilon(adjacency=adjacency) <= epsilon
-
-
-@pytest.mark.guarantees("A little less noise would break the budget.")
-@pytest.mark.parametrize("epsilon", [0.5, 1.0])
-def test_a_little_less_noise_would_break_the_budget(epsilon):
-    calibrated = PrivacyPlan.for_budget(epsilon=epsilon, **BUDGET)
-    less = plan(PAPER, noise_multiplier=calibrated.noise_multiplier * 0.9999)
-    assert less.epsilon() > epsilon
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"epsilon": 0.0}, "epsilon must be > 0, got 0.0"),
-        ({"epsilon": -1}, "epsilon must be > 0, got -1"),
-        ({"epsilon": math.inf}, "epsilon must be a finite number, got inf"),
-        ({"epsilon": 5000.0}, "epsilon must be at most 1000 .*without_privacy.* got 5000.0"),
-        ({"epsilon": 1e-3, "delta": 1e-13}, "epsilon must be above .* no noise level reaches less .* got 0.001"),
-        ({"delta": 0.0}, "delta must be > 0 and < 1"),
-        ({"batch_size": 60_001}, "batch_size must be at most dataset_size"),
-        ({"adjacency": "swap"}, "adjacency must be one of"),
-    ],
-)
-def test_an_absurd_budget_is_refused(changes, message):
-    with pytest.raises(DpbnnError, match=message):
-        PrivacyPlan.for_budget(**{"epsilon": 1.0} | BUDGET | changes)
-
-
 def test_a_plan_is_made_without_loading_the_accounting_libraries():
     script = (
         "import sys; from dpbnn.privacy.plan import PrivacyPlan; "
@@ -309,9 +254,3 @@ def test_pure_epsilons_are_checked(wrong):
     settings = {"dataset_size": 100, "batch_size": 50, "steps": 10, "clip_norm": 1.0, "delta": 1e-5}
     with pytest.raises(DpbnnError, match="pure_epsilons"):
         PrivacyPlan(noise_multiplier=1.0, pure_epsilons=wrong, **settings)
-
-
-def test_a_budget_that_what_was_bought_exceeds_is_refused():
-    settings = {"dataset_size": 100, "batch_size": 50, "steps": 10, "clip_norm": 1.0, "delta": 1e-5}
-    with pytest.raises(DpbnnError, match=r"epsilon must be above 0\.6"):
-        PrivacyPlan.for_budget(epsilon=0.5, pure_epsilons=(0.6,), **settings)

@@ -45,10 +45,12 @@ def least_noise(charge: Charge, epsilon: float) -> float:
     def spent_roughly(noise: float) -> float:
         return min(coarse_epsilon(with_noise(noise)), spent_quickly(noise))
 
-    enough = _enough(spent_quickly, epsilon) or _enough(spent, epsilon)
+    enough = _enough(spent_quickly, epsilon)
     if enough is None:
-        floor = spent(_MOST_NOISE)  # what goes before the run, or what float64 cannot tell from zero
-        refuse("epsilon", f"above {floor:.2g}, as no noise level reaches less at this delta", epsilon)
+        floor = spent(_MOST_NOISE)  # of purchases, or of what float64 cannot tell from zero
+        if floor > epsilon:
+            refuse("epsilon", f"above {floor:.2g}, as no noise level reaches less at this delta", epsilon)
+        enough = _enough(spent, epsilon) or _MOST_NOISE
     roughly = _search(spent_roughly, epsilon, enough, first_factor=0.9, tolerance=1e-3)
     start = roughly if spent(roughly) <= epsilon else enough
     return _search(spent, epsilon, start, first_factor=0.999, tolerance=_TOLERANCE)
