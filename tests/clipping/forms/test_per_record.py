@@ -90,7 +90,7 @@ def test_two_uses_in_the_same_order_stay_products():
 
 def test_the_norm_of_a_linear_layers_output_gradient_is_taken_once_for_weight_and_bias():
     module, a, g = nn.Linear(6, 4), torch.randn(RECORDS, 6), torch.randn(RECORDS, 4)
-    found = rule_for(module)(module, a, g, ("weight", "bias"))
+    found = rule_for(module).gradients(module, a, g, ("weight", "bias"))
     assert_same(found["weight"], g[:, :, None] * a[:, None])
     assert_same(found["bias"], g)
     assert found["bias"].norms._base is found["weight"].norms[1]
@@ -115,7 +115,9 @@ def test_norms_and_sums_never_ask_for_a_value(make, shape):
         module = make()
         x = torch.zeros(RECORDS, *shape, dtype=torch.long if isinstance(module, nn.Embedding) else torch.float32)
         with torch.no_grad():
-            for name, found in rule_for(module)(module, x, torch.zeros_like(module(x)), ("weight", "bias")).items():
+            for name, found in (
+                rule_for(module).gradients(module, x, torch.zeros_like(module(x)), ("weight", "bias")).items()
+            ):
                 again = combine(found, found).finite()
                 assert again.squared_norms().shape == (RECORDS,)
                 assert again.weighted_sum(torch.zeros(RECORDS)).shape == module.get_parameter(name).shape

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpbnn.clipping.engines.book_keeping import NotCovered, Recording, Use, per_record_gradients, record
 from dpbnn.clipping.engines.layout import FIRST, NOWHERE, Layout, Treatment
 from dpbnn.clipping.engines.per_example import loop_gradients
-from dpbnn.clipping.forms.per_record import PerRecordGradient
+from dpbnn.clipping.forms.per_record import Dense, PerRecordGradient
 from dpbnn.clipping.objective import Objective
+from dpbnn.clipping.rules import rule_for
 from dpbnn.types import Weights
 
 __all__ = ["agrees_with_loop", "find_treatment"]
@@ -24,8 +25,6 @@ LOOKS = ((2, 0), (3, 2))
 """Two numbers of records, and the record that is looked at: together they tell apart how rows can be ordered."""
 FINE, COARSE = 1e-3, 0.1
 """How far a weight's gradient may be off, as a share of its norm, in float32 and in half precision."""
-ANY_LAYOUT = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm)
-"""Layers whose rules take any dimensions between the records and the features."""
 
 
 def find_treatment(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> Treatment | None:
@@ -33,7 +32,7 @@ def find_treatment(objective: Objective, weights: Weights, x: Tensor, y: Tensor)
     looks = [_look(objective, weights, x[:size], y[:size], record_index) for size, record_index in LOOKS]
     if any(look.picks_rows for look in looks):
         return None
-    if [use.call.name for use in looks[0].uses] != [use.call.name for use in looks[1].uses]:
+    if len({tuple((use.call.name, len(use.inputs)) for use in look.uses) for look in looks}) > 1:
         return None
     layouts: dict[str, Layout] = {}
     for index, use in enumerate(looks[0].uses):
@@ -73,17 +72,18 @@ def _look(objective: Objective, weights: Weights, x: Tensor, y: Tensor, record_i
 def _layout(looks: list[Look], index: int) -> Layout | None:
     """From the sizes that follow the number of records, which differ between two looks."""
     uses = [look.uses[index] for look in looks]
-    inputs = [use.input.shape for use in uses if use.input is not None]
-    follow = [_following(*shapes) for shapes in (inputs, [use.shape for use in uses])]
-    if follow[0] != follow[1] or follow[0] is None or len(follow[0]) > 1:
+    shapes = ([*(values.shape for values in use.inputs), use.shape] for use in uses)
+    first, *others = (_following(*pair) for pair in zip(*shapes, strict=True))
+    if first is None or len(first) > 1 or any(other != first for other in others):
         return None
-    if follow[0] == [(0, 1)]:
+    if first == [(0, 1)]:
         return FIRST
-    if type(uses[0].call.module) not in ANY_LAYOUT:
+    rule = rule_for(uses[0].call.module)
+    if rule is None or not rule.any_layout:
         return None
-    if not follow[0]:
+    if not first:
         return NOWHERE
-    ((dimension, each),) = follow[0]
+    ((dimension, each),) = first
     if each == 1:
         return Layout(dimension)
     return _merged([look.rows.get(use, []) for look, use in zip(looks, uses, strict=True)], each, dimension)
@@ -112,23 +112,29 @@ def _merged(rows: list[list[int]], each: int, dimension: int) -> Layout | None:
 def agrees_with_loop(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> bool:
     """Whether book-keeping gives the gradients that an exact loop over the records gives; one record after another."""
     try:
-        found = per_record_gradients(objective, weights, x, y)
+        gradients = per_record_gradients(objective, weights, x, y)
     except NotCovered:
         return False
-    return all(_agrees(objective, weights, x, y, index, found) for index in range(len(x)))
+    return all(_agrees(objective, weights, x, y, index, gradients) for index in range(len(x)))
 
 
 def _agrees(
-    objective: Objective, weights: Weights, x: Tensor, y: Tensor, index: int, found: dict[str, PerRecordGradient]
+    objective: Objective, weights: Weights, x: Tensor, y: Tensor, index: int, gradients: dict[str, PerRecordGradient]
 ) -> bool:
     alone = loop_gradients(objective, weights, x[index : index + 1], y[index : index + 1])
     exact = {name: values.dense().values[0] for name, values in alone.items()}
     total = math.sqrt(sum(float(values.double().square().sum()) for values in exact.values()))
     this = (torch.arange(len(x), device=x.device) == index).double()
     for name, values in exact.items():
-        mine = found[name].finite().weighted_sum(this) if name in found else torch.zeros_like(values)
+        by_rule = (
+            gradients[name].finite()
+            if name in gradients
+            else Dense(torch.zeros_like(values).expand(len(x), *values.shape))
+        )
+        off, length = (float(part.double().norm()) for part in (by_rule.weighted_sum(this) - values, values))
         share = COARSE if weights[name].element_size() < 4 else FINE
-        off, own = (float(part.double().norm()) for part in (mine - values, values))
-        if math.isfinite(total) and not off <= share * own + share / 10 * total:
+        room = share * length + share / 10 * total
+        is_shorter = float(by_rule.squared_norms()[index].sqrt()) < length - room
+        if math.isfinite(total) and (is_shorter or not off <= room):
             return False
     return True

@@ -150,8 +150,8 @@ def _laid_out(treatment: Treatment, trial: Trial) -> Treatment:
 def _warn_of_wiped_features(trial: Trial) -> bool:
     found = False
     for use in record(trial.objective, trial.weights, trial.x[:2], trial.y[:2]).uses:
-        if isinstance(use.call.module, nn.GroupNorm) and use.input is not None:
-            per_group = use.input[0].numel() // use.call.module.num_groups
+        if isinstance(use.call.module, nn.GroupNorm):
+            per_group = use.inputs[0][0].numel() // use.call.module.num_groups
             if per_group <= 2:
                 found = True
                 warn(

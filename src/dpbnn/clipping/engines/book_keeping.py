@@ -12,7 +12,7 @@ Guarantees:
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -26,7 +26,7 @@ from dpbnn.clipping.forms.deferred import Deferred, made
 from dpbnn.clipping.forms.per_record import Dense, PerRecordGradient
 from dpbnn.clipping.forms.tied import combined
 from dpbnn.clipping.objective import Objective, wide
-from dpbnn.clipping.rules import PREPARATIONS, Rule, rule_for
+from dpbnn.clipping.rules import rule_for
 from dpbnn.device.execution import full_precision, without_autocast
 from dpbnn.device.streams import beside, join
 from dpbnn.types import Weights
@@ -43,13 +43,10 @@ class NotCovered(Exception):
 
 @dataclass(eq=False)
 class Use:
-    """One call of something ruled. `input` is let go once the gradient of the output was made use of.
-
-    `prepared` is what its rule needs of it, where that was made ahead.
-    """
+    """One call of a ruled layer. Its inputs are let go once its rule has them; `prepared` was made of them ahead."""
 
     call: Call
-    input: Tensor | None
+    inputs: tuple[Tensor, ...]
     shape: torch.Size
     layout: Layout
     prepared: Tensor | None = None
@@ -130,7 +127,7 @@ class Recording:
         self.picks_rows = False
         self.found: dict[str, PerRecordGradient] = {}
         self._preparing: torch.cuda.Stream | None = None
-        self._branches: list[tuple[torch.cuda.Stream | None, Tensor, Tensor]] = []
+        self._branches: list[tuple[torch.cuda.Stream | None, list[Tensor]]] = []
         self._leaves: list[Tensor] = []
         self._receivers: list[Callable[[Tensor], None]] = []
 
@@ -160,19 +157,19 @@ class Recording:
             leaf = values.detach().expand(self.records, *values.shape).requires_grad_()
         return self._leaf(leaf, lambda gradient: self._add(name, Dense(wide(gradient))))
 
-    def use(self, call: Call, given: Tensor, output: Tensor) -> Tensor:
+    def use(self, call: Call, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """Record one call; what is returned is what the model goes on with."""
         with without_torch_function():
-            input = given.detach().clone() if self.copy_inputs else given.detach()
-            self._versions.append((input, writes_to(input)))
-            use = Use(call, input, output.shape, self.objective.treatment.layouts.get(call.name, FIRST))
+            inputs = tuple(values.detach().clone() if self.copy_inputs else values.detach() for values in inputs)
+            self._versions += [(values, writes_to(values)) for values in inputs]
+            use = Use(call, inputs, output.shape, self.objective.treatment.layouts.get(call.name, FIRST))
             self.uses.append(use)
             receive = partial(_receive, weakref.ref(self), use)
             if use.layout.dimension is None:
                 leaf = output.detach().expand(self.records, *output.shape).requires_grad_()
                 self._watch.share(output, self._leaf(leaf, receive), call.weights.values())
                 return output
-            if any(use.layout.records_first(values, self.records) is None for values in (input, output)):
+            if any(use.layout.records_first(values, self.records) is None for values in (*inputs, output)):
                 self.strays.update(call.weights.values())
             if output.requires_grad:
                 output.register_hook(receive)
@@ -184,9 +181,9 @@ class Recording:
         """In a recording: make what rules of small layers need, beside the start of the backward pass."""
         with beside() as self._preparing, torch.no_grad():
             for use in reversed(self.uses) if self._preparing is not None else ():
-                make = PREPARATIONS.get(type(use.call.module))
-                if make is not None and use.input is not None and use.layout == FIRST and use.input.numel() < SMALL:
-                    use.prepared = make(use.call.module, use.input, use.shape)
+                rule = rule_for(use.call.module)
+                if rule and rule.prepare and use.layout == FIRST and use.inputs[0].numel() < SMALL:
+                    use.prepared = rule.prepare(use.call.module, use.inputs[0], use.shape)
 
     def leaves(self) -> list[Tensor]:
         """The tensors that a backward pass must bring gradients of; what lies between is received on the way."""
@@ -207,47 +204,42 @@ class Recording:
 
         Products that are written out may be as coarse as the model's own: their norms are those of the very numbers.
         """
-        input, use.input = use.input, None
-        rule = rule_for(use.call.module)
-        assert rule is not None
-        assert input is not None
-        a = use.layout.records_first(input, self.records)
+        given, use.inputs = use.inputs, ()
+        inputs = [use.layout.records_first(values, self.records) for values in given]
         g = gradient if use.layout.dimension is None else use.layout.records_first(gradient, self.records)
-        assert a is not None
-        assert g is not None
-        module, names = use.call.module, use.call.weights
-        again = any(name in self.found for name in names.values())
+        tensors = [values for values in (*inputs, g) if values is not None]
+        assert len(tensors) == len(inputs) + 1
+        again = any(name in self.found for name in use.call.weights.values())
         if again:  # what an earlier branch has made is added to
             self._join_branches()
-        if again or a.numel() + g.numel() > SMALL:
-            self._apply(rule, module, a, g, names)
+        if again or sum(values.numel() for values in tensors) > SMALL:
+            self._apply(use.call, *tensors)
             return
         with beside() as stream:
             if use.prepared is not None:
                 join(self._preparing)
-            self._apply(rule, module, a, g, names, use.prepared)
-        self._branches.append((stream, a, g))  # whose memory must not be used again before the branch is done
+            self._apply(use.call, *tensors, prepared=use.prepared)
+        self._branches.append((stream, tensors))  # whose memory must not be used again before the branch is done
 
     def _join_branches(self) -> None:
-        join(self._preparing, *(stream for stream, *_ in self._branches))
+        join(self._preparing, *(stream for stream, _ in self._branches))
         self._branches.clear()
 
-    def _apply(
-        self,
-        rule: Rule,
-        module: nn.Module,
-        a: Tensor,
-        g: Tensor,
-        names: Mapping[str, str],
-        prepared: Tensor | None = None,
-    ) -> None:
-        given = [] if prepared is None else [prepared]
-        with torch.no_grad(), without_autocast(g.device):
-            if isinstance(module, nn.Linear) and "weight" in names and Deferred.keeps_less(a, g, module.weight.shape):
-                with full_precision(g.device):  # what is measured now is summed later
-                    self._add(names["weight"], Deferred.of(a, g, module.weight.shape))
-                names = {parameter: name for parameter, name in names.items() if parameter != "weight"}
-            for parameter, values in (rule(module, wide(a), wide(g), names, *given) if names else {}).items():
+    def _apply(self, call: Call, *tensors: Tensor, prepared: Tensor | None = None) -> None:
+        """The rule, on the layer's inputs and the gradient of its output."""
+        module, names, rule, g = call.module, dict(call.weights), rule_for(call.module), tensors[-1]
+        assert rule is not None
+        with torch.no_grad(), without_autocast(self.device):
+            shape = module.weight.shape if isinstance(module, nn.Linear) and "weight" in names else None
+            if shape is not None and Deferred.keeps_less(tensors[0], g, shape):
+                with full_precision(self.device):  # what is measured now is summed later
+                    self._add(names.pop("weight"), Deferred.of(tensors[0], g, shape))
+            if not names:
+                return
+            gradients = rule.gradients(module, *map(wide, tensors), names, *([] if prepared is None else [prepared]))
+            if gradients.keys() != names.keys():
+                raise NotCovered(f"the rule of {type(module).__name__} left out {names.keys() - gradients.keys()}")
+            for parameter, values in gradients.items():
                 self._add(names[parameter], values)
 
     def _add(self, name: str, values: PerRecordGradient) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from inspect import signature
 from typing import Any
 
 import torch.nn.functional as F
@@ -68,7 +69,7 @@ class Watch(TorchFunctionMode):
         weights: Mapping[str, Tensor],
         records: int,
         planned: tuple[str, ...] | None,
-        use: Callable[[Call, Tensor, Tensor], Tensor],
+        use: Callable[[Call, tuple[Tensor, ...], Tensor], Tensor],
         leaf: Callable[[str, Tensor], Tensor],
     ) -> None:
         super().__init__()
@@ -104,13 +105,17 @@ class Watch(TorchFunctionMode):
         self._stray((*args, *kwargs.values()))
         self.inside_layer = True
 
-    def _leave(
-        self, call: Call, module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor
-    ) -> Tensor:
+    def _leave(self, call: Call, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """A ruled layer ends. What is no tensor, or has no place among its inputs, no rule can be given."""
         self.inside_layer = False
         with without_torch_function():
-            (given,) = (*args, *kwargs.values())
-            return self.use(call, given, output)
+            if kwargs:
+                arguments = signature(module.forward).bind(*args, **kwargs)
+                args, kwargs = arguments.args, arguments.kwargs
+            if kwargs or not all(isinstance(values, Tensor) for values in (*args, output)):
+                self.strays.update(call.weights.values())
+                return output
+            return self.use(call, args, output)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -150,7 +155,7 @@ class Watch(TorchFunctionMode):
         names = {key: self.names[id(values)] for key, values in wanted.items() if id(values) in self.names}
         if "weight" in names and (bias is None or "bias" in names or id(bias) not in self._shared):
             self._stray([input])
-            return self.use(Call(names["weight"], _stand_in(*weight.shape), names), input, output)
+            return self.use(Call(names["weight"], _stand_in(*weight.shape), names), (input,), output)
         self._stray([input, weight, bias])
         return output
 

@@ -1,11 +1,10 @@
-"""Per-record gradients of one layer from its input and the gradient of its output.
+"""Layer rules: per-record gradients of one layer from its inputs and the gradient of its output.
 
-A rule is a function ``(module, inputs, output_gradients, wanted) -> {parameter: PerRecordGradient}``; `wanted`
-names the parameters of the module that are trained. Both tensors have the records first and are float32 or
-wider. Adding a layer type is one function and one line in `RULES`; the contract tests pick it up from there.
+`RULES` has one line for each type of layer. `docs/extending.md` shows a complete rule.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,37 +16,51 @@ from dpbnn.clipping.rules.embedding import embedding_rule
 from dpbnn.clipping.rules.linear import linear_rule
 from dpbnn.clipping.rules.normalization import group_norm_rule, instance_norm_rule, layer_norm_rule, rms_norm_rule
 
-__all__ = ["PREPARATIONS", "RULES", "Rule", "rule_for"]
+__all__ = ["RULES", "LayerRule", "rule_for"]
 
-Rule = Callable[..., dict[str, PerRecordGradient]]
-"""From a layer, its input, the gradient of its output, the wanted parameters, and what was prepared, if anything."""
 
-RULES: dict[type[nn.Module], Rule] = {
-    nn.Linear: linear_rule,
-    nn.Conv1d: conv_rule,
-    nn.Conv2d: conv_rule,
-    nn.Conv3d: conv_rule,
-    nn.Embedding: embedding_rule,
-    nn.LayerNorm: layer_norm_rule,
-    nn.GroupNorm: group_norm_rule,
-    nn.InstanceNorm1d: instance_norm_rule,
-    nn.InstanceNorm2d: instance_norm_rule,
-    nn.InstanceNorm3d: instance_norm_rule,
-    nn.RMSNorm: rms_norm_rule,
+@dataclass(frozen=True)
+class LayerRule:
+    """The rule of one type of layer.
+
+    Args:
+        gradients: ``(layer, *inputs, output_gradients, wanted) -> {parameter: PerRecordGradient}``. `inputs` are the
+            tensors that the layer was called with. All tensors have the records first, at least one record, and are
+            float32 or wider, or whole numbers. `wanted` names the parameters that are trained.
+        parameters: all parameters that the rule knows; a layer that has others is left to another engine.
+        any_layout: the rule takes any dimensions between the records and the features. It then also serves a layer
+            that is called with the sequence first, with records and positions merged, or without records.
+        prepare: ``(layer, input, shape of the output) -> Tensor | None``, for layers with one input: makes ahead of the
+            backward pass what `gradients` is then given as its last argument.
+    """
+
+    gradients: Callable[..., dict[str, PerRecordGradient]]
+    parameters: tuple[str, ...] = ("weight", "bias")
+    any_layout: bool = False
+    prepare: Callable[[Any, Tensor, torch.Size], Tensor | None] | None = None
+
+
+_CONVOLUTION = LayerRule(conv_rule, prepare=patches_ahead)
+_INSTANCE_NORM = LayerRule(instance_norm_rule)
+
+RULES: dict[type[nn.Module], LayerRule] = {
+    nn.Linear: LayerRule(linear_rule, any_layout=True),
+    nn.Conv1d: _CONVOLUTION,
+    nn.Conv2d: _CONVOLUTION,
+    nn.Conv3d: _CONVOLUTION,
+    nn.Embedding: LayerRule(embedding_rule, any_layout=True),
+    nn.LayerNorm: LayerRule(layer_norm_rule, any_layout=True),
+    nn.GroupNorm: LayerRule(group_norm_rule),
+    nn.InstanceNorm1d: _INSTANCE_NORM,
+    nn.InstanceNorm2d: _INSTANCE_NORM,
+    nn.InstanceNorm3d: _INSTANCE_NORM,
+    nn.RMSNorm: LayerRule(rms_norm_rule, any_layout=True),
 }
 
-PREPARATIONS: dict[type[nn.Module], Callable[[Any, Tensor, torch.Size], Tensor | None]] = {
-    nn.Conv1d: patches_ahead,
-    nn.Conv2d: patches_ahead,
-    nn.Conv3d: patches_ahead,
-}
-"""What a rule may be given beside the gradient: made ahead, of a layer's input and the shape of its output."""
 
-
-def rule_for(module: nn.Module) -> Rule | None:
-    """The rule of exactly this type; a subclass may compute something else and has none."""
-    is_plain = "forward" not in vars(module) and {name for name, _ in module.named_parameters(recurse=False)} <= {
-        "weight",
-        "bias",
-    }
-    return RULES.get(type(module)) if is_plain else None
+def rule_for(module: nn.Module) -> LayerRule | None:
+    """The rule of exactly this type, if it knows all parameters; a subclass may compute something else and has none."""
+    rule = RULES.get(type(module))
+    if rule is None or "forward" in vars(module):
+        return None
+    return rule if {name for name, _ in module.named_parameters()} <= set(rule.parameters) else None
