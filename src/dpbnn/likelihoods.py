@@ -1,28 +1,7 @@
 """The old name of `dpbnn.models.likelihoods`."""
 
 from dpbnn._deprecated import warn_renamed
-from dpbnn.models.likelihoods import (
-    LIKELIHOODS,
-    LOG_STD_RANGE,
-    Bernoulli,
-    Categorical,
-    HeteroscedasticGaussian,
-    HomoscedasticGaussian,
-    Likelihood,
-    Moments,
-    Probabilities,
-)
-
-__all__ = [
-    "LIKELIHOODS",
-    "LOG_STD_RANGE",
-    "Bernoulli",
-    "Categorical",
-    "HeteroscedasticGaussian",
-    "HomoscedasticGaussian",
-    "Likelihood",
-    "Moments",
-    "Probabilities",
-]
+from dpbnn.models.likelihoods import *  # noqa: F403
+from dpbnn.models.likelihoods import __all__ as __all__
 
 warn_renamed("dpbnn.likelihoods", "dpbnn.models.likelihoods")

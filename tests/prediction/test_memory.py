@@ -8,7 +8,7 @@ from dpbnn.clipping.objective import Objective
 from dpbnn.models.likelihoods import Categorical
 from dpbnn.models.networks import MLP
 from dpbnn.prediction.ensemble import Ensemble
-from dpbnn.prediction.memory import MIN_STACK, Measurements, PeakMemory, chunks
+from dpbnn.prediction.memory import MIN_STACK, Measurements, PeakMemory, chunks, measured
 from dpbnn.prediction.predict import predict
 from tests.prediction.networks import MODELS, Draws
 
@@ -43,7 +43,7 @@ def chosen(model, x, num_draws, limit, keeps_dropout=False):
     posterior = Draws([{n: p.detach() for n, p in model.named_parameters()}] * num_draws, keeps_dropout)
     ensemble = Ensemble(Objective(model, Categorical()), posterior, num_draws, seed=0)
     with torch.no_grad(), ensemble.mode():
-        needs = Measurements().needs(ensemble, x[:1], lambda predicted: None)
+        needs = measured(ensemble, x[:1], lambda predicted: None)
         return chunks(ensemble, needs, x[:1], len(x), limit)
 
 

@@ -21,10 +21,9 @@ from dpbnn import _validate
 from dpbnn._internals import AnyDropout, children_of
 from dpbnn.device.generators import without_fast_path
 from dpbnn.errors import DpbnnError
-from dpbnn.models.modes import evaluating
 from dpbnn.models.networks import CNN, MLP
 
-__all__ = ["dropout_layers", "masks_on", "with_dropout"]
+__all__ = ["dropout_layers", "evaluating", "masks_on", "with_dropout"]
 
 ACTIVATIONS = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.RReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.GLU),
@@ -45,6 +44,18 @@ def _draws_masks(module: nn.Module) -> bool:
     if isinstance(module, nn.MultiheadAttention):
         return module.dropout > 0
     return isinstance(module, nn.RNNBase) and module.dropout > 0 and module.num_layers > 1
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is in evaluation mode; then every module's mode is as before."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 @contextmanager
@@ -108,7 +119,7 @@ def _place(model: nn.Module, rate: float) -> bool:
 
 
 def _output_place(model: nn.Module) -> tuple[nn.Module, str] | None:
-    """The end of a `Sequential`, and of what stands there, through modules that only wrap another."""
+    """The parent and name of the last module of a `Sequential`, through modules that only wrap another."""
     place = None
     while (children := children_of(model)) and (isinstance(model, nn.Sequential) or len(children) == 1):
         name, last = list(children.items())[-1]

@@ -14,8 +14,8 @@ its ``repr``.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
@@ -96,7 +96,7 @@ class Laplace(Prior):
 
 @dataclass(frozen=True)
 class ScaleMixture(Prior):
-    """Each weight by itself ``weight * N(0, wide^2) + (1 - weight) * N(0, narrow^2)``.
+    """Each weight has the density ``weight * N(0, wide^2) + (1 - weight) * N(0, narrow^2)``.
 
     Weights near zero are held there; the few that the data needs move freely. With
 
@@ -174,7 +174,8 @@ class Grouped(Prior):
     """
 
     default: Prior
-    overrides: Mapping[str, Prior]
+    overrides: Mapping[str, Prior] = field(compare=False)
+    _pairs: tuple[tuple[str, Prior], ...] = field(init=False, repr=False)  # equal only in the same order
 
     def __post_init__(self) -> None:
         checked_prior("default", self.default)
@@ -185,6 +186,7 @@ class Grouped(Prior):
                 _validate.refuse("A pattern in overrides", "a string such as '*bias'", pattern)
             checked_prior(f"overrides[{pattern!r}]", prior)
         object.__setattr__(self, "overrides", MappingProxyType(dict(self.overrides)))
+        object.__setattr__(self, "_pairs", tuple(self.overrides.items()))
 
     def __repr__(self) -> str:
         return f"Grouped(default={self.default!r}, overrides={dict(self.overrides)!r})"
@@ -194,7 +196,7 @@ class Grouped(Prior):
         return Grouped, (self.default, dict(self.overrides))
 
     def energy(self, weights: Weights) -> Tensor:
-        """The groups' energies, added up."""
+        """The sum of the groups' energies."""
         return _total(prior.energy(group) for prior, group in self._groups(weights))
 
     def energy_gradient(self, weights: Weights) -> Weights:
@@ -206,7 +208,7 @@ class Grouped(Prior):
 
     def check(self, names: Collection[str]) -> None:
         """Refuse a pattern that decides for no weight."""
-        deciding = {name: self._pattern_for(name) for name in names}
+        deciding = {name: self._deciding(name)[0] for name in names}
         for pattern in self.overrides:
             if pattern not in deciding.values():
                 taken = any(fnmatchcase(name, pattern) for name in names)
@@ -214,33 +216,23 @@ class Grouped(Prior):
                     f"Pattern {pattern!r} of Grouped must match a weight"
                     + (", but patterns before it take all of its weights; put it first." if taken else _got(names))
                 )
-        for which, prior in [(None, self.default), *self.overrides.items()]:
+        for which, prior in [(None, self.default), *self._pairs]:
             prior.check([name for name in names if deciding[name] == which])
 
     def for_weight(self, name: str) -> Prior:
         """The prior of the first pattern that matches."""
-        pattern = self._pattern_for(name)
-        return (self.default if pattern is None else self.overrides[pattern]).for_weight(name)
+        return self._deciding(name)[1].for_weight(name)
 
-    def _groups(self, weights: Weights) -> Iterator[tuple[Prior, Weights]]:
-        groups: dict[str | None, Weights] = {}
+    def _groups(self, weights: Weights) -> Iterable[tuple[Prior, Weights]]:
+        groups: dict[str | None, tuple[Prior, Weights]] = {}
         for name, values in weights.items():
-            groups.setdefault(self._pattern_for(name), {})[name] = values
-        for pattern, group in groups.items():
-            yield self.default if pattern is None else self.overrides[pattern], group
+            pattern, prior = self._deciding(name)
+            groups.setdefault(pattern, (prior, {}))[1][name] = values
+        return groups.values()
 
-    def _pattern_for(self, name: str) -> str | None:
-        return next((pattern for pattern in self.overrides if fnmatchcase(name, pattern)), None)
-
-    # The order of the patterns counts, which a dictionary's own comparison leaves out.
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Grouped) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def _key(self) -> tuple[object, ...]:
-        return self.default, tuple(self.overrides.items())
+    def _deciding(self, name: str) -> tuple[str | None, Prior]:
+        """The first pattern that matches, None for the default, and its prior."""
+        return next((pair for pair in self._pairs if fnmatchcase(name, pair[0])), (None, self.default))
 
 
 PRIORS: dict[str, type[Prior]] = {kind.__name__: kind for kind in (Flat, Gaussian, Laplace, ScaleMixture, Grouped)}

@@ -1,8 +1,8 @@
-"""Many networks on the same records: all draws of a posterior, stacked where that pays.
+"""Many networks on the same records: all draws of a posterior, stacked where that is faster.
 
-Draws of the weights run at once by vmap where that is faster and vmap can; where it cannot (recurrent layers, decisions
-that depend on values), they run one after another, with the same results. Where dropout stays on, all draws share the
-weights, and the records are repeated instead: every copy gets masks of its own.
+Draws of the weights run at once by vmap where that is faster. Where vmap fails (recurrent layers, decisions that depend
+on values), they run one after another, with the same results. Where dropout stays on, all draws share the weights, and
+the records are repeated instead: every copy gets other masks.
 """
 
 from collections import Counter
@@ -19,25 +19,24 @@ from torch.func import vmap
 from dpbnn._internals import ThreadMode, writes_to
 from dpbnn.clipping.objective import Objective
 from dpbnn.errors import DpbnnError
-from dpbnn.models.dropout import dropout_layers, masks_on
+from dpbnn.models.dropout import dropout_layers, evaluating, masks_on
 from dpbnn.models.likelihoods import Moments, Probabilities
-from dpbnn.models.modes import evaluating
 from dpbnn.posterior import Posterior
 from dpbnn.types import Weights
 
 __all__ = ["Ensemble", "Inputs", "Predicted", "can_stack", "repeated"]
 
 Predicted = Probabilities | Moments
-"""Of one draw, or with a leading dimension of several."""
+"""The prediction of one draw, or of several in a leading dimension."""
 
 TRIAL_DRAWS = 5
 """Draws in the trial that shows whether vmap can run several at once."""
 
 
 class Inputs:
-    """Records for several networks, each of which may write to its inputs: after that the next one gets a new copy.
+    """Records for several networks. After one that wrote to its inputs, the next one gets a new copy.
 
-    With `always` every network gets a new copy: some networks write in ways that torch does not notice.
+    With `always` every network gets a new copy: some write in ways that torch does not notice.
     """
 
     def __init__(self, x: Tensor, always: bool = False) -> None:
@@ -46,7 +45,7 @@ class Inputs:
         self._version = 0
 
     def copy(self) -> Tensor:
-        """What the next network gets."""
+        """The inputs of the next network."""
         if self._copy is None or self._always or self._copy.is_inference() or writes_to(self._copy) != self._version:
             self._copy = self._x.clone()
             self._version = 0 if self._copy.is_inference() else writes_to(self._copy)
@@ -56,8 +55,7 @@ class Inputs:
 class Ensemble:
     """The networks that a posterior stands for; `seed` fixes the draws.
 
-    Nobody else may use `objective` meanwhile: the mode of its model is switched. `stacks` says whether several draws
-    run at once.
+    Nobody else may use `objective` meanwhile: the mode of its model is switched. `stacks`: several draws run at once.
     """
 
     def __init__(self, objective: Objective, posterior: Posterior, num_draws: int, seed: int) -> None:
@@ -73,16 +71,16 @@ class Ensemble:
         self.stacks = False
 
     def mode(self) -> AbstractContextManager[None]:
-        """The mode in which the networks run; afterwards every module is back in its own."""
+        """Inside, the model is in the mode in which the networks run; then every module's mode is as before."""
         return (masks_on if self.posterior.keeps_dropout else evaluating)(self.objective.model)
 
     @cached_property
     def device(self) -> torch.device:
-        """Where the networks run."""
+        """The device on which the networks run."""
         return next(self.objective.model.parameters()).device
 
     def weights(self) -> Weights:
-        """The first network's."""
+        """The weights of the first draw."""
         return self._cast(next(iter(self.posterior.draw(self.num_draws, self.seed))))
 
     def groups(self, size: int) -> Iterator[Callable[[Inputs], Predicted]]:
@@ -94,7 +92,7 @@ class Ensemble:
             return
         drawn = self.posterior.draw(self.num_draws, self.seed)
         while group := [self._cast(weights) for weights in islice(drawn, size if self.stacks else 1)]:
-            yield partial(self._weighted, group[0] if len(group) == 1 else _stacked(group), len(group))
+            yield partial(self._weighted, group, _stacked(group) if len(group) > 1 else {})
 
     def one(self, weights: Weights, x: Tensor) -> Predicted:
         """What one network predicts; it may write to `x`."""
@@ -111,17 +109,13 @@ class Ensemble:
         predicted = self.one(weights, x if count == 1 else repeated(x, count))
         return type(predicted)(*(values.unflatten(0, (count, len(x))) for values in predicted))
 
-    def _weighted(self, weights: Weights, count: int, inputs: Inputs) -> Predicted:
-        if count == 1:
-            predicted = self.one(weights, inputs.copy())
-            return type(predicted)(*(values.unsqueeze(0) for values in predicted))
-        if self.stacks:
+    def _weighted(self, group: list[Weights], stack: Weights, inputs: Inputs) -> Predicted:
+        if stack and self.stacks:
             try:
-                return vmap(self.one, in_dims=(0, None))(weights, inputs.copy())
+                return vmap(self.one, in_dims=(0, None))(stack, inputs.copy())
             except Exception:  # a plain run can do what vmap cannot; where it fails too, its error is the clear one
                 self.stacks = False
-        single = ({name: values[index] for name, values in weights.items()} for index in range(count))
-        each = [self.one(one, inputs.copy()) for one in single]
+        each = [self.one(weights, inputs.copy()) for weights in group]
         return type(each[0])(*(torch.stack(values) for values in zip(*each, strict=True)))
 
     def _cast(self, weights: Mapping[str, Tensor]) -> Weights:

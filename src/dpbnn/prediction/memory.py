@@ -1,9 +1,9 @@
-"""How many records and draws run at a time: as many as a bound on memory allows, measured on one record."""
+"""How many records and draws run at a time: as many as fit into a memory limit, by measurements of one record."""
 
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,21 +11,23 @@ from torch import Tensor
 from dpbnn._internals import ThreadMode, storage_key, tree_leaves
 from dpbnn.device.generators import Generators, drawing_from, without_fast_path
 from dpbnn.models.likelihoods import Moments
-from dpbnn.prediction.ensemble import Ensemble, can_stack, repeated
+from dpbnn.prediction.ensemble import Ensemble, repeated
 
-__all__ = ["Chunks", "Measurements", "Needs", "PeakMemory", "chunks"]
+__all__ = ["Chunks", "Measurements", "Needs", "PeakMemory", "chunks", "measured"]
+
+Result = TypeVar("Result")
 
 CPU_ROOM = 2**25
-"""What a CPU works on at a time: larger blocks leave its caches and only get slower."""
+"""Bytes that a CPU works on at a time: larger blocks leave its caches and are slower."""
 
 MIN_STACK = 8
-"""Fewer draws than this run one by one: stacking them would cost what it saves."""
+"""Fewer draws run one by one: stacking them costs what it saves."""
 
 BUSY = 2**29
-"""Bytes of one draw that keep a GPU busy: stacks would only be slower."""
+"""Bytes of one draw that keep a GPU busy: stacks are slower there."""
 
 HIDDEN_SCRATCH = 2
-"""Kernels take memory that cannot be seen: twice of what is seen is set aside."""
+"""Kernels take memory that cannot be seen: twice what is seen is set aside."""
 
 
 @dataclass(frozen=True)
@@ -39,60 +41,40 @@ class Chunks:
 
 @dataclass(frozen=True)
 class Needs:
-    """What networks do with one kind of record, and how many bytes that takes.
+    """What networks do with one kind of record, and how many bytes that takes."""
 
-    Attributes:
-        alone: bytes of all that one record takes.
-        least: bytes of one record, one draw's weights and its outputs: no prediction takes less.
-        each_row: bytes of each further record.
-        weights: bytes of one draw's weights.
-        result: bytes of what one draw predicts for one record.
-        keeps_draws: whether the result holds every draw, not their sum.
-        writes: whether the network writes to its inputs.
-        is_random: whether the network draws random numbers.
-    """
-
-    alone: int
-    least: int
-    each_row: int
-    weights: int
-    result: int
-    keeps_draws: bool
-    writes: bool
-    is_random: bool
+    alone: int  # of one record with one draw
+    least: int  # of one record, one draw's weights and its outputs: no prediction takes less
+    each_row: int  # of each further record
+    weights: int  # of one draw's weights
+    result: int  # of what one draw predicts for one record
+    keeps_draws: bool  # whether the result holds every draw, not their sum
+    writes: bool  # whether the network writes to its inputs
+    is_random: bool  # whether the network draws random numbers
 
 
-@dataclass
 class Measurements:
-    """What was measured of networks, by the kind of record: measuring takes longer than a small prediction.
+    """Remembers what was measured of networks: measuring takes longer than a small prediction.
 
-    Where several threads measure at the same time, all use what one of them has entered first.
+    Threads may share it. Where several measure at the same time, all use what the first of them enters.
     """
 
-    by_kind: dict[Any, Needs] = field(default_factory=dict)
-    stacks: dict[Any, bool] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
 
-    def needs(self, ensemble: Ensemble, record: Tensor, tally: Callable[[Any], object]) -> Needs:
-        """What the ensemble needs for such records; `tally` does what is done with each result."""
-        kind = _kind(ensemble, record)
-        return self.by_kind.get(kind) or self.by_kind.setdefault(kind, _measured(ensemble, record, tally))
-
-    def can_stack(self, ensemble: Ensemble, record: Tensor) -> bool:
-        """Whether vmap can run several draws at once."""
-        kind = _kind(ensemble, record)
-        if kind not in self.stacks:
-            self.stacks.setdefault(kind, can_stack(ensemble, record))
-        return self.stacks[kind]
+    def of(self, measure: Callable[..., Result], ensemble: Ensemble, record: Tensor, *arguments: Any) -> Result:
+        """`measure(ensemble, record, *arguments)`, computed once for each kind of record."""
+        computes_in = torch.is_autocast_enabled(record.device.type)
+        of_network = ensemble.posterior.keeps_dropout, type(ensemble.objective.likelihood)
+        kind = measure, record.shape, record.dtype, record.device, computes_in, *of_network
+        if kind not in self._known:
+            self._known.setdefault(kind, measure(ensemble, record, *arguments))
+        result: Result = self._known[kind]
+        return result
 
 
-def _kind(ensemble: Ensemble, record: Tensor) -> Any:
-    computes_in = torch.is_autocast_enabled(record.device.type)
-    of_network = ensemble.posterior.keeps_dropout, type(ensemble.objective.likelihood)
-    return record.shape, record.dtype, record.device, computes_in, *of_network
-
-
-def _measured(ensemble: Ensemble, record: Tensor, tally: Callable[[Any], object]) -> Needs:
-    """One record is run alone and three times over."""
+def measured(ensemble: Ensemble, record: Tensor, tally: Callable[[Any], object]) -> Needs:
+    """Run one record alone and three times over; `tally` does what a prediction does with each result."""
     weights = ensemble.weights()
     held, peaks, tallied, is_spoiled = (record, *weights.values()), [], [], []
     with drawing_from(Generators.seeded(0)) as generators, without_fast_path():  # whose memory nobody sees
@@ -120,12 +102,12 @@ def _measured(ensemble: Ensemble, record: Tensor, tally: Callable[[Any], object]
 def chunks(
     ensemble: Ensemble, needs: Needs, record: Tensor, num_records: int, memory_limit: int, keep_draws: bool = False
 ) -> Chunks:
-    """As much as `memory_limit` bytes hold, or on a CPU what suits its caches; at least one of each.
+    """As many rows and draws as `memory_limit` bytes hold, on a CPU as many as suit its caches; at least one of each.
 
     Networks that run get half of the memory, records that were read and their results a quarter; the rest stays free.
     """
     on_cpu = record.device.type == "cpu"
-    # Draws with masks share their weights; any other draw holds its weights, and once more in the stack.
+    # Draws with masks share their weights; others hold their weights twice, by themselves and in the stack.
     each_draw = 0 if ensemble.posterior.keeps_dropout else needs.alone + 2 * needs.weights
     room = min(memory_limit // 2, CPU_ROOM) if on_cpu else memory_limit // 2
     rows = max(1, min(room // needs.each_row, num_records))

@@ -20,8 +20,8 @@ from dpbnn.device.generators import Generators, drawing_from
 from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Moments, Probabilities
 from dpbnn.posterior import Posterior
-from dpbnn.prediction.ensemble import Ensemble, Inputs, Predicted
-from dpbnn.prediction.memory import Chunks, Measurements, chunks
+from dpbnn.prediction.ensemble import Ensemble, Inputs, Predicted, can_stack
+from dpbnn.prediction.memory import Chunks, Measurements, chunks, measured
 from dpbnn.prediction.prediction import ClassPrediction, Prediction, RealPrediction, joined, within_range
 from dpbnn.seeds import derived_seed
 
@@ -110,11 +110,11 @@ class _PredictionRun:
 
     def _measure(self, most: int, limit: int) -> None:
         ensemble, record, measurements = self.ensemble, self._read(0, 1), self.asked.measurements
-        needs = measurements.needs(ensemble, record, lambda predicted: _Tally(keep=False).add(predicted))
+        needs = measurements.of(measured, ensemble, record, lambda predicted: _Tally(keep=False).add(predicted))
         self.copies, self.is_random = needs.writes, needs.is_random
         self.chunks = chunks(ensemble, needs, record, most, limit, self.asked.keep_draws)
         is_candidate = self.chunks.draws > 1 and not ensemble.posterior.keeps_dropout
-        ensemble.stacks = is_candidate and measurements.can_stack(ensemble, record)
+        ensemble.stacks = is_candidate and measurements.of(can_stack, ensemble, record)
         if limit < needs.least and self.asked.memory_limit is not None:  # somebody who thinks in megabytes
             warn(
                 f"memory_limit is in bytes: {limit} hold less than one row of one draw, which takes {needs.least}. "

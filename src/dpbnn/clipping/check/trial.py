@@ -25,8 +25,7 @@ from dpbnn.clipping.forms.joint import is_one_product
 from dpbnn.clipping.objective import Objective
 from dpbnn.device.generators import Generators, drawing_from
 from dpbnn.errors import DpbnnError
-from dpbnn.models.dropout import dropout_layers
-from dpbnn.models.modes import evaluating
+from dpbnn.models.dropout import dropout_layers, evaluating
 from dpbnn.types import Weights
 
 __all__ = ["Trial", "refuse_impressions"]
