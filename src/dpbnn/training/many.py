@@ -27,6 +27,7 @@ from dpbnn.data.records import ResidentRecords
 from dpbnn.device.execution import Execution
 from dpbnn.errors import DpbnnError
 from dpbnn.methods import Method
+from dpbnn.methods.store import reserved
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.plan import PrivacyPlan
@@ -95,10 +96,10 @@ def fit_many(
             run = prepared(one.model, x, targets, *how, must_try=both not in tried)
             runs.append(run.linted(x, targets))
         tried.add(both)
-    with ExitStack() as reserved:
+    with ExitStack() as folders:
         for index, run in enumerate(runs):
             with _named(index):
-                reserved.enter_context(run.work.method.reserved(is_resumed=False))
+                folders.enter_context(reserved(run.prepared.folder))
         return _released(runs, progress)
 
 
