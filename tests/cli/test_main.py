@@ -40,12 +40,17 @@ def test_without_a_command_there_is_help_and_the_version_can_be_asked_for(run):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "missing"),
-    [("--help", "torch numpy scipy dp_accounting rich.table"), ("fit --help", "torch"), (PLAN, "torch")],
+    ("arguments", "missing", "seconds"),
+    [
+        ("--help", "torch numpy scipy dp_accounting rich.table", 0.5),
+        ("fit --help", "torch numpy scipy dp_accounting rich.table", 0.5),
+        (PLAN, "torch", 2.0),
+    ],
 )
-def test_a_command_waits_for_no_library_that_it_does_not_use(arguments, missing):
+def test_a_command_waits_for_no_library_that_it_does_not_use(arguments, missing, seconds):
+    """The seconds are the processor's, with room for a busy machine: on a free one plan takes less than 1.5."""
     code = f"""
-import sys
+import sys, time
 from dpbnn.cli.main import main
 sys.argv = {["dpbnn", *arguments.split()]}
 try:
@@ -53,9 +58,15 @@ try:
 except SystemExit as end:
     assert end.code == 0
 print("loaded:", *set({missing.split()}) & set(sys.modules))
+print(time.process_time())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("loaded:\n")
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        *_, loaded, spent = done.stdout.splitlines()
+        if float(spent) < seconds:
+            break
+    assert loaded == "loaded:"
+    assert float(spent) < seconds
 
 
 def test_a_bug_is_not_passed_off_as_bad_input(monkeypatch):

@@ -42,8 +42,8 @@ def least_noise(charge: Charge, epsilon: float) -> float:
 
     from dpbnn.privacy.accountants.pld import coarse_epsilon  # which loads the accounting libraries
 
-    def spent_roughly(noise: float) -> float:
-        return min(coarse_epsilon(with_noise(noise)), spent_quickly(noise))
+    def spent_coarsely(noise: float) -> float:
+        return coarse_epsilon(with_noise(noise))
 
     enough = _enough(spent_quickly, epsilon)
     if enough is None:
@@ -51,7 +51,8 @@ def least_noise(charge: Charge, epsilon: float) -> float:
         if floor > epsilon:
             refuse("epsilon", f"above {floor:.2g}, as no noise level reaches less at this delta", epsilon)
         enough = _enough(spent, epsilon) or _MOST_NOISE
-    roughly = _search(spent_roughly, epsilon, enough, first_factor=0.9, tolerance=1e-3)
+    rough = min(spent_coarsely, spent_quickly, key=lambda spend: spend(enough))
+    roughly = _search(rough, epsilon, enough, first_factor=0.9, tolerance=1e-3)
     start = roughly if spent(roughly) <= epsilon else enough
     return _search(spent, epsilon, start, first_factor=0.999, tolerance=_TOLERANCE)
 
