@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import dpbnn
-from dpbnn.experiments import reproducing as reproduced
+from dpbnn.experiments import page as reproduced
 from dpbnn.experiments import tuning
 from dpbnn.experiments.recipes import BEST
 from dpbnn.tables import settings as choosing
@@ -88,14 +88,6 @@ def test_commands_in_pages_run(command):
     words = command.split("   #")[0].split()[1:]
     finished = subprocess.run([sys.executable, "-m", "dpbnn", *words], capture_output=True)
     assert finished.returncode == 0, finished.stderr
-
-
-def test_one_run_from_top_to_bottom_names_functions_that_are_there():
-    _, text = (ROOT / "CONTRIBUTING.md").read_text().split("## One run, top to bottom")
-    hops = re.findall(r"^ *(\w+) {2,}([\w/]+\.py) ", text.split("```")[1], re.MULTILINE)
-    assert len(hops) >= 12
-    for name, file in hops:
-        assert f"def {name}(" in (ROOT / "src" / "dpbnn" / file).read_text(), (name, file)
 
 
 def test_the_reproduction_shows_what_its_files_hold():

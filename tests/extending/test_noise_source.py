@@ -99,7 +99,7 @@ def test_a_run_draws_from_it_and_its_guarantee_names_it(grid):
 def test_captured_steps_leave_a_gap_for_it(grid, monkeypatch):
     recorder, eager = Replays(), fit()
     monkeypatch.setattr(loop, "why_not_captured", lambda *_: None)
-    monkeypatch.setattr(loop, "CapturedSteps", partial(CapturedSteps, recorder=recorder))
+    monkeypatch.setattr(loop, "CapturedSteps", partial(CapturedSteps, graphs=recorder))
     captured = fit()
     assert recorder.replayed > 0
     for name, values in eager.posterior.weights.items():

@@ -27,7 +27,6 @@ from dpbnn.data.records import ResidentRecords
 from dpbnn.device.execution import Execution
 from dpbnn.errors import DpbnnError
 from dpbnn.methods import Method
-from dpbnn.methods.store import reserved
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.plan import PrivacyPlan
@@ -89,28 +88,24 @@ def fit_many(
     runs: list[Run] = []
     tried: set[tuple[int, int]] = set()
     for index, one in enumerate(_listed(setups)):
-        x, targets = (X, y) if not runs else _shared(runs[0], X, y)
+        if runs and isinstance(runs[0].work.records, ResidentRecords):  # they are on the device already
+            X, y = runs[0].work.records, None
         how = one.method, one.plan, one.likelihood, one.seed, device, execution
         both = id(one.model), id(one.likelihood)
         with _named(index):
-            run = prepared(one.model, x, targets, *how, must_try=both not in tried)
-            runs.append(run.linted(x, targets))
+            run = prepared(one.model, X, y, *how, must_try=both not in tried)
+            runs.append(run.linted(X, y))
         tried.add(both)
-    with ExitStack() as folders:
+    with ExitStack() as reserved:
         for index, run in enumerate(runs):
             with _named(index):
-                folders.enter_context(reserved(run.prepared.folder))
-        return _released(runs, progress)
-
-
-def _released(runs: list[Run], progress: bool) -> list[Release]:
-    """Charge all of them at once, or none; and train them."""
-    ledgers = Ledger.open_all([run.work.plan for run in runs])
-    positions = [run.begin(ledger) for run, ledger in zip(runs, ledgers, strict=True)]
-    for group in _groups(positions):
-        train(group, progress=progress)
-    drafts = [run.draft(position) for run, position in zip(runs, positions, strict=True)]
-    return [draft.release(settings={"runs_on_the_same_records": len(runs)}) for draft in drafts]
+                reserved.enter_context(run.work.method.reserved(is_resumed=False))
+        ledgers = Ledger.open_all([run.work.plan for run in runs])  # all are charged, or none
+        positions = [run.begin(ledger) for run, ledger in zip(runs, ledgers, strict=True)]
+        for group in _groups(positions):
+            train(group, progress=progress)
+        drafts = [run.draft(position) for run, position in zip(runs, positions, strict=True)]
+        return [draft.release(settings={"runs_on_the_same_records": len(runs)}) for draft in drafts]
 
 
 def _listed(setups: object) -> list[Setup]:
@@ -133,11 +128,6 @@ def _named(index: int) -> Iterator[None]:
         yield
     except DpbnnError as error:
         raise DpbnnError(f"setups[{index}]: {error}") from error
-
-
-def _shared(first: Run, x: Any, y: Any) -> tuple[Any, Any]:
-    """Records that are on the device already are not copied again."""
-    return (first.work.records, None) if isinstance(first.work.records, ResidentRecords) else (x, y)
 
 
 def _groups(positions: Sequence[Position]) -> Iterable[list[Position]]:

@@ -44,9 +44,9 @@ def eager(position):
     return EagerSteps([position.work], [position.state], 0)
 
 
-def captured(position, recorder=None):
+def captured(position, graphs=None):
     """With the records on the device."""
-    return CapturedSteps([resident(position.work)], [position.state], 0, recorder or Replays())
+    return CapturedSteps([resident(position.work)], [position.state], 0, graphs or Replays())
 
 
 def released(steps, count=STEPS):
@@ -217,7 +217,7 @@ def test_what_cannot_be_captured_goes_on_one_by_one_and_says_so(at):
 @pytest.mark.parametrize("at", range(6))
 def test_how_steps_were_taken_does_not_tell_how_large_batches_were(monkeypatch, at, micro_batch_size):
     """There is no room for so many graphs, and half of all batches need a second part, or parts of another size."""
-    monkeypatch.setattr("dpbnn.training.steps.captured.DEVIATIONS", 0.0)
+    monkeypatch.setattr("dpbnn.training.steps.feeds.DEVIATIONS", 0.0)
     plan, found = dpbnn.PrivacyPlan(N, B, 2, 1.0, 1.0, 1e-5), {}
     for seed in range(8):
         _, position = work_for(dpbnn.SGD(0.1), plan, seed=seed, micro_batch_size=micro_batch_size)
@@ -310,7 +310,7 @@ def sums_of(values, plan, recorder=None, micro_batch_size=None, device="cpu"):
     steps = CapturedSteps([replace(position.work, records=records)], [position.state], 0, recorder)
     released(steps, count=2)
     assert steps.how.startswith("captured")
-    return steps._sums[0]["weight"]
+    return steps._rooms[0].sums["weight"]
 
 
 @pytest.mark.parametrize(

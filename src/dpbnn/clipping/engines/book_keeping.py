@@ -13,6 +13,7 @@ Guarantees:
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -164,7 +165,8 @@ class Recording:
             self._versions += [(values, writes_to(values)) for values in inputs]
             use = Use(call, inputs, output.shape, self.objective.treatment.layouts.get(call.name, FIRST))
             self.uses.append(use)
-            receive = partial(_receive, weakref.ref(self), use)
+            # No tensor may own this recording, whose losses own the tensor: such a ring is never let go.
+            receive = partial(type(self).receive, weakref.proxy(self), use)
             if use.layout.dimension is None:
                 leaf = output.detach().expand(self.records, *output.shape).requires_grad_()
                 self._watch.share(output, self._leaf(leaf, receive), call.weights.values())
@@ -204,43 +206,42 @@ class Recording:
 
         Products that are written out may be as coarse as the model's own: their norms are those of the very numbers.
         """
+        call, rule = use.call, rule_for(use.call.module)
         given, use.inputs = use.inputs, ()
         inputs = [use.layout.records_first(values, self.records) for values in given]
         g = gradient if use.layout.dimension is None else use.layout.records_first(gradient, self.records)
         tensors = [values for values in (*inputs, g) if values is not None]
+        assert rule is not None
         assert len(tensors) == len(inputs) + 1
-        again = any(name in self.found for name in use.call.weights.values())
+        again = any(name in self.found for name in call.weights.values())
         if again:  # what an earlier branch has made is added to
             self._join_branches()
-        if again or sum(values.numel() for values in tensors) > SMALL:
-            self._apply(use.call, *tensors)
-            return
-        with beside() as stream:
-            if use.prepared is not None:
+        is_beside = not again and sum(values.numel() for values in tensors) <= SMALL
+        prepared = [use.prepared] if is_beside and use.prepared is not None else []
+        with beside() if is_beside else nullcontext() as stream, torch.no_grad(), without_autocast(self.device):
+            if prepared:
                 join(self._preparing)
-            self._apply(use.call, *tensors, prepared=use.prepared)
-        self._branches.append((stream, tensors))  # whose memory must not be used again before the branch is done
+            names = self._deferred(call, tensors[0], tensors[-1])
+            gradients = rule.gradients(call.module, *map(wide, tensors), names, *prepared) if names else {}
+            if gradients.keys() != names.keys():
+                raise NotCovered(f"the rule of {type(call.module).__name__} left out {names.keys() - gradients.keys()}")
+            for parameter, values in gradients.items():
+                self._add(names[parameter], values)
+        if is_beside:
+            self._branches.append((stream, tensors))  # whose memory must not be used again before the branch is done
 
     def _join_branches(self) -> None:
         join(self._preparing, *(stream for stream, _ in self._branches))
         self._branches.clear()
 
-    def _apply(self, call: Call, *tensors: Tensor, prepared: Tensor | None = None) -> None:
-        """The rule, on the layer's inputs and the gradient of its output."""
-        module, names, rule, g = call.module, dict(call.weights), rule_for(call.module), tensors[-1]
-        assert rule is not None
-        with torch.no_grad(), without_autocast(self.device):
-            shape = module.weight.shape if isinstance(module, nn.Linear) and "weight" in names else None
-            if shape is not None and Deferred.keeps_less(tensors[0], g, shape):
-                with full_precision(self.device):  # what is measured now is summed later
-                    self._add(names.pop("weight"), Deferred.of(tensors[0], g, shape))
-            if not names:
-                return
-            gradients = rule.gradients(module, *map(wide, tensors), names, *([] if prepared is None else [prepared]))
-            if gradients.keys() != names.keys():
-                raise NotCovered(f"the rule of {type(module).__name__} left out {names.keys() - gradients.keys()}")
-            for parameter, values in gradients.items():
-                self._add(names[parameter], values)
+    def _deferred(self, call: Call, a: Tensor, g: Tensor) -> dict[str, str]:
+        """The parameters that are left to the rule: a large linear layer's weight is measured now and summed later."""
+        names, module = dict(call.weights), call.module
+        shape = module.weight.shape if isinstance(module, nn.Linear) and "weight" in names else None
+        if shape is not None and Deferred.keeps_less(a, g, shape):
+            with full_precision(self.device):
+                self._add(names.pop("weight"), Deferred.of(a, g, shape))
+        return names
 
     def _add(self, name: str, values: PerRecordGradient) -> None:
         if name not in self.found:
@@ -253,10 +254,3 @@ class Recording:
         self._leaves.append(leaf)
         self._receivers.append(receive)
         return leaf
-
-
-def _receive(recording: "weakref.ref[Recording]", use: Use, gradient: Tensor) -> None:
-    """What a tensor calls. It does not own the recording, whose losses own it: such a ring is never let go."""
-    own = recording()
-    assert own is not None
-    own.receive(use, gradient)

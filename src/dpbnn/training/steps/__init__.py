@@ -5,6 +5,8 @@ Both take the same steps: Poisson batch -> clipped sum -> **noise** -> update.
 
 from dpbnn.training.steps.captured import CapturedSteps, why_not_captured
 from dpbnn.training.steps.eager import EagerSteps
-from dpbnn.training.steps.work import Steps, Work
+from dpbnn.training.steps.work import Work
+
+Steps = EagerSteps | CapturedSteps
 
 __all__ = ["CapturedSteps", "EagerSteps", "Steps", "Work", "why_not_captured"]

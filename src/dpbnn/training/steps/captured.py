@@ -10,64 +10,43 @@ Guarantees:
     What cannot be captured is taken one by one, and the release says so.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dpbnn._warn import warn
 from dpbnn.clipping import clip_and_sum
-from dpbnn.clipping.gradient import shorten
-from dpbnn.clipping.objective import wide
-from dpbnn.clipping.summation import LARGEST_PART
 from dpbnn.data.records import ResidentRecords, generators_of_the_process
-from dpbnn.device.flat import in_one_piece, joined
 from dpbnn.device.streams import beside, branches, join
 from dpbnn.models.replica import switches_of
 from dpbnn.privacy.ledger import Ledger
-from dpbnn.privacy.noise.mechanism import add_noise
 from dpbnn.privacy.noise.source import AddsNoise
 from dpbnn.schedule import by_step
 from dpbnn.training.steps.eager import EagerSteps, batches_of
-from dpbnn.training.steps.feeds import DEVIATIONS, Feed, Part, ResidentFeed, Sizes, StreamedFeed, largest_part
+from dpbnn.training.steps.feeds import ResidentFeed, StreamedFeed, sizes_for
 from dpbnn.training.steps.graphs import Graphs, NotCapturable
+from dpbnn.training.steps.room import Room, copied
 from dpbnn.training.steps.work import Work
-from dpbnn.types import ClippedSum, Draws, NoisySum, Weights
+from dpbnn.types import ClippedSum, NoisySum
 
-__all__ = ["CapturedSteps", "Recorder", "why_not_captured"]
+__all__ = ["CapturedSteps", "why_not_captured"]
 
 WARM_UP = 1
 """Steps before the first capture: they load libraries and create what an optimizer creates late. In the last of them,
 waiting for the device is an error."""
 
-
 Piece = tuple[Any, ...]
-"""Of a step, what one graph holds: its name, and for a part of the batch the size."""
+"""What one graph holds of a step: a name, and for a part of the batch its size."""
 NOISE: Piece = ("noise",)
 UPDATE: Piece = ("update",)
 WHOLE: Piece = ("whole",)
 
-
-class Graph(Protocol):
-    """Captured work."""
-
-    def replay(self) -> None:
-        """Do it again."""
-        ...
-
-
-class Recorder(Protocol):
-    """Makes CUDA graphs."""
-
-    def without_waiting(self) -> AbstractContextManager[Any]:
-        """Inside, whatever would make the host wait for the device raises."""
-        ...
-
-    def capture(self, host_state: Callable[[], Any]) -> AbstractContextManager[Graph]:
-        """Capture the work inside, without doing it; raises if it changes the host's state."""
-        ...
+Undone = tuple[AbstractContextManager[Any], Callable[[], None]]
+"""Work that Python has to do, and where: inside of a capture, for one."""
 
 
 def why_not_captured(work: Work, state: Any, step: int) -> str | None:
@@ -92,7 +71,7 @@ class CapturedSteps:
         runs: Sequence[Work],
         states: Sequence[Any],
         first_step: int,
-        recorder: Recorder | None = None,
+        graphs: Graphs | None = None,
         ledgers: Sequence[Ledger] = (),
     ) -> None:
         self.states = list(states)
@@ -101,15 +80,16 @@ class CapturedSteps:
         self._noise = runs[0].noise.in_graphs(self._device)
         self._masks = runs[0].randomness.masks(first_step)
         generators = [self._masks.on(self._device), *([] if self._noise is None else [self._noise.device_generator])]
-        self._recorder: Recorder = recorder or Graphs(self._device, generators)
-        self._sizes = _sizes(runs)
-        rooms = [_room(work, state, first_step, self._sizes.adds_up) for work, state in zip(runs, states, strict=True)]
-        self._noisy, self._sums = [NoisySum(released) for released, _ in rooms], [sums for _, sums in rooms]
+        self._maker = graphs or Graphs(self._device, generators)
+        self._sizes = sizes_for(runs)
+        pairs = zip(runs, states, strict=True)
+        self._rooms = [Room.of(work, state, first_step, self._sizes.adds_up) for work, state in pairs]
         self._feed = self._open_feed(first_step)
-        self._levels = list(zip(*(_levels_by_step(work) for work in runs), strict=True))
+        schedules = [level for work in runs for level in (work.plan.clip_norm, work.plan.noise_multiplier)]
+        self._levels = list(zip(*(by_step(schedule, runs[0].plan.steps) for schedule in schedules), strict=True))
         self._phases: list[Hashable] = []
         self._captured_from = first_step + WARM_UP
-        self._graphs: dict[Hashable, Graph] = {}
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._eager: EagerSteps | None = None
         self._how, self._is_settled, self._why_not = "captured and replayed (CUDA graphs)", False, ""
 
@@ -120,57 +100,51 @@ class CapturedSteps:
 
     def release(self, step: int) -> Sequence[NoisySum]:
         """What this step makes public of each run."""
-        if self._eager is None:
+        eager = self._eager
+        if eager is None:
             try:
-                self._begin(step)
-                for piece in self._to_capture_first(step, fused=False):
-                    self._run(piece, step, replay=False)
-                for piece in self._up_to_the_noise(step, self._feed.parts(step)):
-                    self._run(piece, step)
+                for context, work in self._up_to(NOISE, step, self._begin(step)):
+                    with context:
+                        work()
             except (RuntimeError, NotCapturable) as error:
-                self._give_up(error, step)
+                eager = self._give_up(error, step)
             else:
                 self._tell_ledgers()
-                return self._noisy
-        assert self._eager is not None
-        return self._eager.release(step)
+                return [room.noisy for room in self._rooms]
+        return eager.release(step)
 
     def take(self, noisy: Sequence[NoisySum], step: int) -> None:
-        """Update the states."""
-        if self._eager is None:
+        """Update the states with what was released."""
+        eager = self._eager
+        if eager is None:
             try:
-                self._run(UPDATE, step, replay=False)
+                for context, work in self._captures([UPDATE], step):
+                    with context:
+                        work()
             except (RuntimeError, NotCapturable) as error:
-                self._give_up(error, step, goes_on_at=step + 1)
+                eager = self._give_up(error, step, goes_on_at=step + 1)
             else:
                 self._finish(UPDATE, step)
                 return
-        assert self._eager is not None
-        self._eager.take(noisy, step)
+        eager.take(noisy, step)
 
     def release_and_take(self, step: int) -> None:
-        """Both: one graph, unless the batch takes several parts or something has to happen between graphs."""
-        if self._eager is None:
+        """Release and update: one graph, unless the batch takes several parts or the host has work between graphs."""
+        eager = self._eager
+        if eager is None:
             try:
-                self._begin(step)
-                for piece in self._to_capture_first(step, fused=True):
-                    self._run(piece, step, replay=False)
-                sizes, last = self._feed.parts(step), UPDATE
-                if self._can_fuse and len(sizes) == 1 and step >= self._captured_from:
-                    self._feed.next_part()
-                    last = WHOLE
-                else:
-                    for piece in self._up_to_the_noise(step, sizes):
-                        self._run(piece, step)
-                self._run(last, step, replay=False)
+                sizes = self._begin(step)
+                last = WHOLE if self._can_fuse and len(sizes) == 1 and step >= self._captured_from else UPDATE
+                for context, work in self._up_to(last, step, sizes):
+                    with context:
+                        work()
             except (RuntimeError, NotCapturable) as error:
-                self._give_up(error, step)
+                eager = self._give_up(error, step)
             else:
                 self._tell_ledgers()
                 self._finish(last, step)
                 return
-        assert self._eager is not None
-        self._eager.release_and_take(step)
+        eager.release_and_take(step)
 
     @property
     def _can_fuse(self) -> bool:
@@ -178,68 +152,86 @@ class CapturedSteps:
         is_one_process = all(work.sum_over_processes is None for work in self._runs)
         return is_one_process and self._noise is not None and self._sizes.is_one
 
-    def _begin(self, step: int) -> None:
-        """What no graph holds: the methods' own draws, and the seeds of masks and noise."""
+    def _begin(self, step: int) -> list[int]:
+        """What no graph holds: the methods' draws, the seeds of masks and noise, and how large the parts are."""
         pairs = zip(self._runs, self.states, strict=True)
         self._phases = [work.method.begin_step(state, step) for work, state in pairs]
         randomness = self._runs[0].randomness
         self._masks.reseed(lambda generator: randomness.seed_masks(step, generator))
         if self._noise is not None:
             self._noise.begin(step)
+        return self._feed.parts(step)
 
-    def _to_capture_first(self, step: int, fused: bool) -> Iterator[Piece]:
-        """In the first captured step, all pieces, also those that its batch does not need.
+    def _up_to(self, last: Piece, step: int, sizes: Sequence[int]) -> Iterator[Undone]:
+        """The work of a step that Python must do, up to its last piece; what is captured is replayed in between.
 
-        Whether they can be captured must not tell its size. The largest part comes first: its memory has room for the
-        others.
+        The first captured step captures all pieces, also those that its batch does not need: whether they can be
+        captured must not tell its size. The largest part comes first: its memory has room for the others.
         """
         if step == self._captured_from:
             if self._why_not:
                 raise NotCapturable(self._why_not)
-            yield "part", self._sizes.largest
-            if self._noise is not None:
-                yield NOISE
-            if fused and self._can_fuse:
-                yield WHOLE
-            yield UPDATE
+            noise = [] if self._noise is None else [NOISE]
+            whole = [WHOLE] if last != NOISE and self._can_fuse else []
+            yield from self._captures([("part", self._sizes.largest), *noise, *whole, UPDATE], step)
             self._is_settled = True
-
-    def _up_to_the_noise(self, step: int, sizes: Sequence[int]) -> Iterator[Piece]:
-        """The pieces of a step before its update; what no graph holds is done in between."""
-        for sums in self._sums:
-            for (numbers,) in joined(list(sums.values())):
-                numbers.zero_()
-        for size in sizes:
+        if last == WHOLE:
             self._feed.next_part()
-            yield "part", size
-        for work, sums in zip(self._runs, self._sums, strict=True):
-            if work.sum_over_processes is not None:
-                work.sum_over_processes(sums)
-        if self._noise is None:
-            self._add_noise(step)
         else:
-            yield NOISE
+            for room in self._rooms:
+                room.clear()
+            for size in sizes:
+                self._feed.next_part()
+                yield from self._done(("part", size), step)
+            for room in self._rooms:
+                room.work.add_other_processes(room.sums)
+            if self._noise is None:
+                self._add_noise(step)
+            else:
+                yield from self._done(NOISE, step)
+        if last != NOISE:
+            yield from self._captures([last], step)
 
-    def _run(self, piece: Piece, step: int, replay: bool = True) -> None:
-        """Do this work: directly in the first steps; later by a graph, which is captured if it does not exist yet."""
-        name, *size = piece
+    def _done(self, piece: Piece, step: int) -> Iterator[Undone]:
+        """Work that Python does itself in the first steps, and captures once before it is replayed in the others."""
         if step < self._captured_from:
-            must_not_wait = step == self._captured_from - 1 and piece != UPDATE  # which must not be left half done
-            if replay:
-                with self._recorder.without_waiting() if must_not_wait else nullcontext():
-                    self._work[name](self, step, *size)
-            return
-        key = piece, self._levels[step], *self._phases
-        if key not in self._graphs:
-            with self._recorder.capture(self._host_state) as graph:
-                self._work[name](self, step, *size)
-            self._graphs[key] = graph
-        if replay:
-            self._graphs[key].replay()
+            must_not_wait = step == self._captured_from - 1
+            yield self._maker.without_waiting() if must_not_wait else nullcontext(), self._work(piece, step)
+        else:
+            yield from self._captures([piece], step)
+            self._graphs[self._key(piece, step)].replay()
 
-    def _finish(self, piece: Piece, step: int) -> None:
+    def _captures(self, pieces: Sequence[Piece], step: int) -> Iterator[Undone]:
+        """The captures of these pieces, as far as they have no graph yet; none in the first steps."""
+        for piece in pieces if step >= self._captured_from else ():
+            if self._key(piece, step) not in self._graphs:
+                yield self._capture(self._key(piece, step)), self._work(piece, step)
+
+    @contextmanager
+    def _capture(self, key: Hashable) -> Iterator[None]:
+        with self._maker.capture(self._host_state) as graph:
+            yield
+        self._graphs[key] = graph
+
+    def _key(self, piece: Piece, step: int) -> Hashable:
+        return piece, self._levels[step], *self._phases
+
+    def _work(self, piece: Piece, step: int) -> Callable[[], None]:
+        name, *size = piece
+        methods: dict[str, Callable[..., None]] = {
+            "part": self._part,
+            "noise": self._add_noise,
+            "whole": self._whole,
+            "update": self._take,
+        }
+        return partial(methods[name], step, *size)
+
+    def _finish(self, last: Piece, step: int) -> None:
         """The last piece of a step that is charged, and the methods' work after it, which no graph holds."""
-        self._run(piece, step)
+        if step < self._captured_from:
+            self._take(step)
+        else:
+            self._graphs[self._key(last, step)].replay()
         for work, state in zip(self._runs, self.states, strict=True):
             work.method.end_step(state, step)
 
@@ -251,104 +243,68 @@ class CapturedSteps:
 
     def _part(self, step: int, size: int) -> None:
         """Add the clipped gradients of one part of the batch to the sums."""
-        onto_sums = self._sizes.adds_up
-        for work, state, sums, (x, y, present) in branches(self._fed(size)):
-            clipped = clip_and_sum(
-                work.checked,
-                work.method.weights(state, step),
-                x,
-                y,
-                work.clipping_at(step),
-                present=present,
-                masks=self._masks,
-                no_sync=True,
-                together=self._sizes.together,
-                onto=sums if onto_sums else None,
-            )
-            for name, total in sums.items():
-                if clipped.gradients[name] is not total:
-                    total.add_(clipped.gradients[name])
+        for room, clipped_sum in self._clipped_sums(step, size):
+            onto = room.sums if room.adds_up else None
+            clipped = clipped_sum(together=self._sizes.together, onto=onto).gradients
+            for name, total in room.sums.items():
+                if clipped[name] is not total:
+                    total.add_(clipped[name])
 
     def _whole(self, step: int) -> None:
         """All of a step whose batch is one part; on a CUDA device its noise is drawn while records are clipped."""
         with beside() as drawing:
             sources = self._noise_sources()
-        for work, state, sums, (x, y, present) in branches(self._fed(self._sizes.largest)):
-            clipped = clip_and_sum(
-                work.checked,
-                work.method.weights(state, step),
-                x,
-                y,
-                work.clipping_at(step),
-                present=present,
-                masks=self._masks,
-                no_sync=True,
-                into=sums,
-            )
-            _copied(clipped.gradients, sums)
+        for room, clipped_sum in self._clipped_sums(step, self._sizes.largest):
+            copied(clipped_sum(into=room.sums).gradients, room.sums)
         join(drawing)
         self._add_noise(step, sources)
         self._take(step)
+
+    def _clipped_sums(self, step: int, size: int) -> Iterator[tuple[Room, Callable[..., ClippedSum]]]:
+        """What clips and adds up the part that is ready, for each run."""
+        parts = self._feed.read(size)
+        for room, state, (x, y, present) in branches(list(zip(self._rooms, self.states, parts, strict=True))):
+            work = room.work
+            given = work.checked, work.method.weights(state, step), x, y, work.clipping_at(step)
+            yield room, partial(clip_and_sum, *given, present=present, masks=self._masks, no_sync=True)
 
     def _noise_sources(self) -> list[AddsNoise]:
         """What adds each run's noise. That of all runs is drawn together, so that every kind of graph draws alike."""
         if self._noise is None:
             return [work.noise for work in self._runs]
-        private = [own for own in self._sums_and_releases() if own[0].plan.is_private]
-        drawn = iter(self._noise.sources([self._noised(*own) for own in private]))
+        private = [room.noised for room in self._rooms if room.work.plan.is_private]
+        drawn = iter(self._noise.sources(private))
         return [next(drawn) if work.plan.is_private else self._noise for work in self._runs]
 
     def _add_noise(self, step: int, sources: Sequence[AddsNoise] | None = None) -> None:
         """Add noise in place: to float64 sums, which are rounded afterwards, or to what is released, by the plan."""
         sources = self._noise_sources() if sources is None else sources
-        for (work, sums, noisy), source in branches(list(zip(self._sums_and_releases(), sources, strict=True))):
-            types = {name: values.dtype for name, values in noisy.gradients.items()}
-            clip_norm = work.plan.clip_norm_at(step)
-            if self._sizes.together > LARGEST_PART and not work.in_float64:
-                shorten(sums, clip_norm)
-            clipped = ClippedSum(_copied(sums, self._noised(work, sums, noisy)), clip_norm, types)
-            released = add_noise(clipped, work.plan.noise_at(step), source, step)
-            _copied(released.gradients, noisy.gradients)
+        for room, source in branches(list(zip(self._rooms, sources, strict=True))):
+            room.add_noise(step, source, self._sizes.together)
 
     def _take(self, step: int) -> None:
         """Update the states in place."""
-        for index, (work, noisy) in branches(list(enumerate(zip(self._runs, self._noisy, strict=True)))):
-            state = work.method.update(self.states[index], noisy, step)
+        for index, room in branches(list(enumerate(self._rooms))):
+            method = room.work.method
+            state = method.update(self.states[index], room.noisy, step)
             if state is not self.states[index]:
-                self._why_not = f"{type(work.method).__name__} makes a new state in every step"
+                self._why_not = f"{type(method).__name__} makes a new state in every step"
                 if step >= self._captured_from:
                     raise NotCapturable(self._why_not)
                 self.states[index] = state
-
-    _work: ClassVar[Mapping[str, Callable[..., None]]] = {
-        "part": _part,
-        "noise": _add_noise,
-        "update": _take,
-        "whole": _whole,
-    }
-
-    def _fed(self, size: int) -> list[tuple[Work, Any, Weights, Part]]:
-        return list(zip(self._runs, self.states, self._sums, self._feed.read(size), strict=True))
-
-    def _sums_and_releases(self) -> list[tuple[Work, Weights, NoisySum]]:
-        return list(zip(self._runs, self._sums, self._noisy, strict=True))
-
-    @staticmethod
-    def _noised(work: Work, sums: Weights, noisy: NoisySum) -> Weights:
-        """What gets the noise: the float64 sums, if the plan has such large batches, else what is released."""
-        return dict(sums if work.in_float64 else noisy.gradients)
 
     def _tell_ledgers(self) -> None:
         for ledger in self._ledgers:
             ledger.made()
 
-    def _open_feed(self, first_step: int) -> Feed:
+    def _open_feed(self, first_step: int) -> ResidentFeed | StreamedFeed:
         work = self._runs[0]
         if isinstance(work.records, ResidentRecords):
             return ResidentFeed(work.records, [run.sampler for run in self._runs], self._sizes, first_step)
         return StreamedFeed(batches_of(work, first_step), work.records.empty, self._sizes, work.device)
 
-    def _give_up(self, error: Exception, step: int, goes_on_at: int | None = None) -> None:
+    def _give_up(self, error: Exception, step: int, goes_on_at: int | None = None) -> EagerSteps:
+        """Eager steps from here on."""
         is_memory = isinstance(error, torch.OutOfMemoryError)  # whose text has sizes, which are those of a batch
         reason = "out of memory" if is_memory else (str(error).strip() or type(error).__name__).splitlines()[0]
         warn(f"These steps cannot be captured as CUDA graphs; they are taken one by one, which is slower: {reason}")
@@ -356,43 +312,7 @@ class CapturedSteps:
             self._how = EagerSteps.how
         self._eager = EagerSteps(self._runs, self.states, goes_on_at or step, self._ledgers)
         self.states = self._eager.states  # one list from here on
-
-
-def _sizes(runs: Sequence[Work]) -> Sizes:
-    """The sizes of parts that suit all of these runs."""
-    count = max(work.size_for_memory for work in runs)
-    rate = max(work.plan.sampling_rate for work in runs)
-    limits = [
-        work.execution.micro_batch_size or largest_part(work.checked.numbers_written_out, count, rate) for work in runs
-    ]
-    deviations = DEVIATIONS if len(runs) == 1 else DEVIATIONS + 1
-    return Sizes.of(count, rate, deviations, min(filter(None, limits), default=None))
-
-
-def _room(work: Work, state: Any, step: int, adds_up: bool) -> tuple[Weights, Weights]:
-    """Where a run's releases and sums lie, from the first step to the last.
-
-    Sums of several parts are float64, as sums of many records always are; else both are the same memory.
-    """
-    work.method.begin_step(state, step)
-    where = work.method.weights(state, step)
-    is_joint = isinstance(where, Draws)
-    like = {name: wide(values) for name, values in (where.weights[0] if isinstance(where, Draws) else where).items()}
-    released = in_one_piece({n: v.new_empty((2, *v.shape) if is_joint else v.shape) for n, v in like.items()})
-    return released, in_one_piece({n: v.double() for n, v in released.items()}) if adds_up else released
-
-
-def _copied(values: Mapping[str, Tensor], places: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The values in their places, where some of them may be already."""
-    for name, place in places.items():
-        if values[name].data_ptr() != place.data_ptr():
-            place.copy_(values[name])
-    return dict(places)
-
-
-def _levels_by_step(work: Work) -> list[tuple[float, float]]:
-    plan = work.plan
-    return list(zip(by_step(plan.clip_norm, plan.steps), by_step(plan.noise_multiplier, plan.steps), strict=True))
+        return self._eager
 
 
 def _host_part(state: Any) -> Hashable:

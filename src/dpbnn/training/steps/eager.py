@@ -41,8 +41,7 @@ class EagerSteps:
                 masks=work.randomness.masks(step),
                 observe=work.diagnostics.observer(step),
             )
-            if work.sum_over_processes is not None:
-                work.sum_over_processes(clipped.gradients)
+            work.add_other_processes(clipped.gradients)
             if self._ledgers:
                 self._ledgers[index].made()
             released.append(add_noise(clipped, work.plan.noise_at(step), work.noise, step))

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,8 +19,9 @@ from dpbnn.clipping.summation import LARGEST_PART
 from dpbnn.data.records import Batch, ResidentRecords
 from dpbnn.device.streams import beside, join
 from dpbnn.privacy.noise.sampling import PoissonSampler, largest_batch
+from dpbnn.training.steps.work import Work
 
-__all__ = ["DEVIATIONS", "Feed", "Part", "ResidentFeed", "Sizes", "StreamedFeed", "largest_part"]
+__all__ = ["ResidentFeed", "Sizes", "StreamedFeed", "largest_part", "sizes_for"]
 
 Rows = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Part = tuple[Tensor, Tensor, Tensor]
@@ -90,20 +90,15 @@ def largest_part(written_out: int, num_records: int, sampling_rate: float) -> in
     return max(1, math.ceil((expected + math.sqrt(expected * (1 - sampling_rate))) / LARGE_PARTS))
 
 
-class Feed(Protocol):
-    """Hands out the parts of each step's batch, for one run or several."""
-
-    def parts(self, step: int) -> list[int]:
-        """The sizes of this step's parts; steps are asked for in their order."""
-        ...
-
-    def next_part(self) -> None:
-        """Make ready for the next part; never captured."""
-        ...
-
-    def read(self, size: int) -> list[Part]:
-        """The part that is ready, for each run; may be captured."""
-        ...
+def sizes_for(runs: Sequence[Work]) -> Sizes:
+    """The sizes of parts that suit all of these runs."""
+    count = max(work.size_for_memory for work in runs)
+    rate = max(work.plan.sampling_rate for work in runs)
+    limits = [
+        work.execution.micro_batch_size or largest_part(work.checked.numbers_written_out, count, rate) for work in runs
+    ]
+    deviations = DEVIATIONS if len(runs) == 1 else DEVIATIONS + 1
+    return Sizes.of(count, rate, deviations, min(filter(None, limits), default=None))
 
 
 class ResidentFeed:

@@ -1,11 +1,13 @@
 """What the steps of a run need, and what every way of taking them does."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from dpbnn.clipping import CheckedModel, ClippingSettings, refuse_inexact_sums
 from dpbnn.clipping.objective import wide
@@ -18,17 +20,17 @@ from dpbnn.privacy.noise.sampling import PoissonSampler, largest_batch
 from dpbnn.privacy.noise.source import NOISE_SOURCES, NoiseSource
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.training.diagnostics import Diagnostics
-from dpbnn.types import NoisySum, Weights
+from dpbnn.types import Weights
 
-__all__ = ["Steps", "Work"]
+__all__ = ["Work"]
 
 
 @dataclass
 class Work:
     """One run with its secret draws; `seed` is the user's and never reaches sampling, noise or masks.
 
-    `sum_over_processes` is the seam for training in several processes: it is given the clipped sums of this process
-    before they get their noise, and writes those of all processes in their place.
+    `sum_over_processes` is the seam for training in several processes: it is given the clipped sums of this process, in
+    float64 and before they get their noise, and writes those of all processes over them (docs/extending.md).
     """
 
     checked: CheckedModel
@@ -39,7 +41,7 @@ class Work:
     diagnostics: Diagnostics
     randomness: Randomness
     seed: int
-    sum_over_processes: Callable[[Weights], None] | None = None
+    sum_over_processes: Callable[[Mapping[str, Tensor]], None] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -58,8 +60,8 @@ class Work:
 
     @property
     def in_float64(self) -> bool:
-        """Whether sums stay float64 until they have their noise, as sums of many records do."""
-        return self.largest_batch > LARGEST_PART
+        """Whether sums, as those of many records or several processes, stay float64 until they have their noise."""
+        return self.largest_batch > LARGEST_PART or self.sum_over_processes is not None
 
     @property
     def sampler(self) -> PoissonSampler:
@@ -98,15 +100,20 @@ class Work:
             self.in_float64,
         )
 
+    def add_other_processes(self, sums: Weights) -> None:
+        """Add the clipped sums of all other processes to this one's, in place."""
+        if self.sum_over_processes is not None:
+            self.sum_over_processes(MappingProxyType(sums))
+
     def initial_state(self) -> Any:
         """The method's state at the model's initial weights."""
         weights = self.checked.objective.model_weights() | self.checked.likelihood_weights
         return self.method.init({name: wide(values) for name, values in weights.items()}, self.plan, self.seed)
 
     def refuse_inexact_sums(self) -> None:
-        """Before anything is spent, refuse what the method cannot begin with, and sums that could be inexact."""
-        state = self.initial_state()
+        """Refuse, before the first step, a largest batch whose sum could not be exact enough."""
         if self.in_float64:
+            state = self.initial_state()
             self.method.begin_step(state, 0)
             x, y = (part.to(self.device) for part in self.records.empty)
             refuse_inexact_sums(
@@ -123,26 +130,3 @@ class Work:
     def read_when_asked(self) -> bool:
         """Whether reading a batch runs the user's code in this process: a `Dataset` that no worker reads."""
         return isinstance(self.records, DatasetRecords) and self.execution.dataset_workers == 0
-
-
-class Steps(Protocol):
-    """Takes the steps, in order, of runs that share a device and a number of steps; holds their states."""
-
-    states: list[Any]
-
-    @property
-    def how(self) -> str:
-        """In words, for the release."""
-        ...
-
-    def release(self, step: int) -> Sequence[NoisySum]:
-        """What this step makes public of each run; nothing else is learned of the records."""
-        ...
-
-    def take(self, noisy: Sequence[NoisySum], step: int) -> None:
-        """Update the states with what was released."""
-        ...
-
-    def release_and_take(self, step: int) -> None:
-        """Both, where nobody looks at what is released in between."""
-        ...

@@ -1,0 +1,71 @@
+"""Where the sums and the releases of a captured run lie, from its first step to its last."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from dpbnn.clipping.gradient import draws_of, shorten
+from dpbnn.clipping.objective import wide
+from dpbnn.clipping.summation import LARGEST_PART
+from dpbnn.device.flat import in_one_piece, joined
+from dpbnn.privacy.noise.mechanism import add_noise
+from dpbnn.privacy.noise.source import AddsNoise
+from dpbnn.training.steps.work import Work
+from dpbnn.types import ClippedSum, Draws, NoisySum, Weights
+
+__all__ = ["Room", "copied"]
+
+
+@dataclass
+class Room:
+    """A run with memory for its sums and its releases.
+
+    Sums of several parts, or of several processes, are float64, as sums of many records always are (`adds_up`); else
+    both are the same memory.
+    """
+
+    work: Work
+    sums: Weights
+    noisy: NoisySum
+    adds_up: bool
+
+    @staticmethod
+    def of(work: Work, state: Any, step: int, has_parts: bool) -> "Room":
+        """Room for gradients at the weights of a step."""
+        work.method.begin_step(state, step)
+        where = work.method.weights(state, step)
+        like = {name: wide(values) for name, values in draws_of(where)[0].items()}
+        is_joint, adds_up = isinstance(where, Draws), has_parts or work.in_float64
+        released = in_one_piece({n: v.new_empty((2, *v.shape) if is_joint else v.shape) for n, v in like.items()})
+        sums = in_one_piece({n: v.double() for n, v in released.items()}) if adds_up else released
+        return Room(work, sums, NoisySum(released), adds_up)
+
+    def clear(self) -> None:
+        """The sums over no records."""
+        for (numbers,) in joined(list(self.sums.values())):
+            numbers.zero_()
+
+    @property
+    def noised(self) -> Weights:
+        """What gets the noise: the float64 sums, where they stay so until then, else what is released."""
+        return dict(self.sums if self.work.in_float64 else self.noisy.gradients)
+
+    def add_noise(self, step: int, source: AddsNoise, together: int) -> None:
+        """Write the noisy sums, of at most so many records `together`, to where the releases lie."""
+        noisy, plan = self.noisy.gradients, self.work.plan
+        clip_norm = plan.clip_norm_at(step)
+        if together > LARGEST_PART and not self.work.in_float64:
+            shorten(self.sums, clip_norm)
+        types = {name: values.dtype for name, values in noisy.items()}
+        clipped = ClippedSum(copied(self.sums, self.noised), clip_norm, types)
+        copied(add_noise(clipped, plan.noise_at(step), source, step).gradients, noisy)
+
+
+def copied(values: Mapping[str, Tensor], places: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The values in their places, where some of them may be already."""
+    for name, place in places.items():
+        if values[name].data_ptr() != place.data_ptr():
+            place.copy_(values[name])
+    return dict(places)
