@@ -7,11 +7,13 @@ import time
 from dataclasses import replace
 
 import dp_accounting
+import numpy as np
 import pytest
 from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld.common import DifferentialPrivacyParameters
 from dp_accounting.pld.privacy_loss_distribution import from_privacy_parameters
+from scipy.stats import binom
 
 from dpbnn.privacy.accountants import Charge, account, pld
 from dpbnn.privacy.accountants.event import composed_event
@@ -37,6 +39,22 @@ def epsilon_by_dp_accounting(wanted, interval):
 @pytest.mark.parametrize("steps", [10_000, 100_000, 1_000_000])
 def test_pld_stays_valid_at_small_delta_and_many_steps(steps, delta):
     assert epsilon("pld", math.sqrt(steps), ALMOST_ONE, steps, delta) >= get_epsilon_gaussian(1.0, delta)
+
+
+@pytest.mark.guarantees("PLD stays valid at small delta and many steps.")
+@pytest.mark.parametrize("delta", [1e-11, 5e-12])
+@pytest.mark.parametrize(("own", "count"), [(0.003, 10_000), (0.001, 20_000)])
+def test_pld_stays_valid_at_small_delta_and_many_releases_without_delta(own, count, delta):
+    """By the binomial distribution of how often randomized response tells the truth."""
+    right = np.arange(count + 1)
+    losses, weights = (2 * right - count) * own, binom.pmf(right, count, 1 / (1 + math.exp(-own)))
+
+    def exact_delta(epsilon):
+        beyond = losses > epsilon
+        return weights[beyond] @ -np.expm1(epsilon - losses[beyond])
+
+    bound = epsilon("pld", 1e6, 0.01, 1, delta, pure_epsilons=(own,) * count)
+    assert exact_delta(bound) <= delta < exact_delta(0.8 * bound)
 
 
 def test_without_room_for_rounding_pld_would_be_off_to_either_side(monkeypatch):

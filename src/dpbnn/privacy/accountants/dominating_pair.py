@@ -21,7 +21,7 @@ The loss log(upper / lower) grows with x, so that
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import numpy as np
 from dp_accounting.pld.pld_pmf import DensePLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
@@ -44,12 +44,12 @@ Mixture = tuple[tuple[float, float], ...]
 
 
 class Losses(ABC):
-    """The privacy loss of a release, of which the hockey-stick divergences are known."""
+    """The privacy loss of a release whose hockey-stick divergences are known."""
 
     @property
-    @abstractmethod
     def components(self) -> int:
-        """What one evaluation of the loss costs."""
+        """What one evaluation of the loss costs, in Gaussian densities."""
+        return 2
 
     @abstractmethod
     def loss_range(self) -> tuple[float, float]:
@@ -88,31 +88,30 @@ class Losses(ABC):
 
 @dataclass(frozen=True)
 class PureLoss(Losses):
-    """A release of which only this is known: it is private with `epsilon` and no delta.
+    """A release that is private with `epsilon` and no delta; nothing else is known of it.
 
-    Nothing of that kind tells neighbours apart better than randomized response, whose loss is +-epsilon.
+    No such release tells neighbours apart better than randomized response, whose loss is +-epsilon.
     """
 
     epsilon: float
-    components = 2
 
     def loss_range(self) -> tuple[float, float]:
-        """Both losses that randomized response has."""
+        """The two losses of randomized response."""
         return -self.epsilon, self.epsilon
 
     def delta(self, epsilons: np.ndarray) -> np.ndarray:
-        """The hockey-stick divergence at each epsilon."""
+        """That of randomized response."""
         within = -np.expm1(epsilons - self.epsilon) / (1 + np.exp(-self.epsilon))
         return np.clip(np.maximum(within, -np.expm1(epsilons)), 0, 1)
 
     def composed_points(self, interval: float, steps: int) -> float:
-        """About how many grid points dp-accounting keeps after `steps` compositions."""
+        """All of them: without tails nothing is cut off."""
         return steps * (2 * self.epsilon / interval + 2)
 
 
 @dataclass(frozen=True)
 class DominatingPair(Losses):
-    """Two mixtures of unit Gaussians, and the weight of the upper one that was left out as negligible."""
+    """Two mixtures of unit Gaussians; `left_out` is the weight of the upper one's negligible components."""
 
     upper: Mixture
     lower: Mixture
@@ -120,7 +119,7 @@ class DominatingPair(Losses):
 
     @property
     def components(self) -> int:
-        """How many Gaussians there are: one evaluation of the loss costs as much."""
+        """The number of Gaussians."""
         return len(self.upper) + len(self.lower)
 
     def span(self) -> tuple[float, float]:
@@ -138,7 +137,7 @@ class DominatingPair(Losses):
         return float(low), float(high)
 
     def delta(self, epsilons: np.ndarray) -> np.ndarray:
-        """The hockey-stick divergence at each epsilon."""
+        """The upper minus e^epsilon times the lower mass beyond the threshold."""
         threshold = self._threshold(epsilons)
         above = sum(weight * ndtr(mean - threshold) for weight, mean in self.upper)
         below = sum(np.exp(epsilons + math.log(w) + log_ndtr(mean - threshold)) for w, mean in self.lower)
@@ -161,18 +160,16 @@ class DominatingPair(Losses):
             x = np.clip(x + missing * slope, start, end)
             missing = epsilons - self.loss(x)
         unsettled = np.abs(missing) > _SETTLED * (1 + np.abs(epsilons))
-        x[unsettled] = self._halved(epsilons[unsettled], start[unsettled], end[unsettled])
+        targets, start, end = epsilons[unsettled], start[unsettled], end[unsettled]
+        for _ in range(_HALVINGS if len(targets) else 0):
+            middle = (start + end) / 2
+            is_reached = self.loss(middle) >= targets
+            start, end = np.where(is_reached, start, middle), np.where(is_reached, middle, end)
+        x[unsettled] = end
         return x
 
-    def _halved(self, epsilons: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        for _ in range(_HALVINGS if len(epsilons) else 0):
-            middle = (low + high) / 2
-            reached = self.loss(middle) >= epsilons
-            low, high = np.where(reached, low, middle), np.where(reached, middle, high)
-        return high
-
     def composed_points(self, interval: float, steps: int) -> float:
-        """About how many grid points dp-accounting keeps after `steps` compositions (a Chernoff bound).
+        """The range between dp-accounting's Chernoff bounds of the tails, in grid points.
 
         upper end = min_l [ T log E e^{l loss} + log(2/tau) ] / l over the orders l that dp-accounting tries,
         and the same with -l for the lower end. The grid adds to log E e^{l loss}: interval^2 / 4 to the variance
@@ -201,11 +198,7 @@ def _chernoff_moments(pair: DominatingPair) -> tuple[np.ndarray, np.ndarray, np.
 
 def _log_ratio_to_unit(mixture: Mixture, x: np.ndarray) -> np.ndarray:
     """log( sum_i w_i N(x; m_i, 1) / N(x; 0, 1) ) = logsumexp_i( log w_i + m_i x - m_i^2 / 2 )."""
-    terms = (math.log(weight) + mean * x - mean * mean / 2 for weight, mean in mixture)
-    total = next(terms)
-    for term in terms:
-        total = np.logaddexp(total, term)
-    return total
+    return reduce(np.logaddexp, (math.log(weight) + mean * x - mean * mean / 2 for weight, mean in mixture))
 
 
 def pairs_for_step(sampling_rate: float, noise: float, records: int, adjacency: str) -> list[DominatingPair]:
@@ -220,7 +213,7 @@ def pairs_for_step(sampling_rate: float, noise: float, records: int, adjacency: 
 
 
 def binomial_hits(records: int, rate: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """How many of a person's records a batch can hold, with what weights, and the weight left out."""
+    """The numbers of a person's records that a batch can hold, their probabilities, and the probability left out."""
     first = max(0, int(binom.ppf(_TAIL, records, rate)) - 1)
     last = min(records, int(binom.isf(_TAIL, records, rate)) + 1)
     hits = np.arange(first, last + 1)

@@ -37,7 +37,8 @@ _MOST_LOSS_EVALUATIONS = 1.2e6  # grid points of one step times Gaussians in it,
 _MOST_COMPOSED_POINTS = 2e6  # after composition, over all noise levels: 16 bytes a point in several copies
 _MOST_MASS_BY_ROUNDING = 1.0  # after composition; beyond it a finer grid would raise epsilon
 
-# The FFT of a T-fold convolution was measured to be off by up to 2e-17 T in delta; this is set aside for it.
+# The FFT of a T-fold convolution was measured to be off by up to 2e-17 T in delta; this is set aside for it, T being
+# the number of steps and of releases without delta.
 _ROUNDING_OF_DELTA = 1e-14
 _ROUNDING_OF_DELTA_PER_STEP = 1e-16
 
@@ -104,14 +105,15 @@ def _replaces_exactly(charge: Charge) -> bool:
 
 
 def _rounding_of_delta(charge: Charge) -> float:
-    return _ROUNDING_OF_DELTA + _ROUNDING_OF_DELTA_PER_STEP * charge.steps
+    return _ROUNDING_OF_DELTA + _ROUNDING_OF_DELTA_PER_STEP * (charge.steps + len(charge.pure_epsilons))
 
 
 def _directions(charge: Charge) -> list[list[Step]]:
     """The steps to be composed, once for each direction in which a person can move the output."""
     exactly = _replaces_exactly(charge)
     changed = charge.records_changed if exactly else charge.records_per_person
-    pure: list[Step] = [(PureLoss(changed * own), count) for own, count in Counter(charge.pure_epsilons).items()]
+    counts = Counter(charge.pure_epsilons)
+    pure: list[Step] = [(PureLoss(changed * epsilon), count) for epsilon, count in counts.items()]
     if charge.sampling_rate == 1:
         return [[(pairs_for_step(1.0, charge.full_batch_noise, 1, "add_or_remove")[0], 1), *pure]]
     adjacency = charge.adjacency if exactly else "add_or_remove"
@@ -130,34 +132,26 @@ def _is_affordable(directions: list[list[Step]], interval: float) -> bool:
         evaluations += pair.components * ((high - low) / interval + 2)
     if not evaluations <= _MOST_LOSS_EVALUATIONS:
         return False
-    if any(
-        sum(steps * pair.mass_by_rounding(interval) for pair, steps in direction) > _MOST_MASS_BY_ROUNDING
-        for direction in directions
-    ):
-        return False
-    points = (
-        sum(pair.composed_points(interval, steps) if steps > 1 else 0.0 for pair, steps in direction)
+    return all(
+        sum(steps * pair.mass_by_rounding(interval) for pair, steps in direction) <= _MOST_MASS_BY_ROUNDING
+        and sum(pair.composed_points(interval, steps) for pair, steps in direction if steps > 1)
+        <= _MOST_COMPOSED_POINTS
         for direction in directions
     )
-    return all(size <= _MOST_COMPOSED_POINTS for size in points)
 
 
 def _epsilon(charge: Charge, directions: list[list[Step]], interval: float) -> float:
     rounding = _rounding_of_delta(charge)
-    profiles = [_epsilon_by_delta(direction, interval, rounding) for direction in directions]
+
+    def profile(direction: list[Step]) -> Callable[[float], float]:
+        losses = _compose(direction, interval)
+        return lambda delta: float(losses.get_epsilon_for_delta(delta - rounding)) if delta > rounding else math.inf
+
+    profiles = [profile(direction) for direction in directions]
     if charge.adjacency == "replace_one" and not _replaces_exactly(charge):
         removing, adding = profiles
         return _epsilon_of_two_changes(removing, adding, charge.delta)
-    return max(profile(charge.delta) for profile in profiles)
-
-
-def _epsilon_by_delta(direction: list[Step], interval: float, rounding: float) -> Callable[[float], float]:
-    losses = _compose(direction, interval)
-
-    def epsilon_at(delta: float) -> float:
-        return float(losses.get_epsilon_for_delta(delta - rounding)) if delta > rounding else math.inf
-
-    return epsilon_at
+    return max(epsilon_at(charge.delta) for epsilon_at in profiles)
 
 
 def _epsilon_of_two_changes(
