@@ -12,14 +12,17 @@ from types import ModuleType
 PAGE = Path(__file__).parent.parent.parent / "docs" / "extending.md"
 
 
+def code(heading: str) -> str:
+    """The file that the page shows below a heading."""
+    (section,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (shown,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    return str(shown)
+
+
 def skeleton(heading: str) -> ModuleType:
-    """The module that the page shows below a heading, importable as `extending_<heading>`."""
+    """This file as a module, importable as `extending_<heading>`."""
     name = "extending_" + re.sub(r"\W+", "_", heading.lower())
     if name not in sys.modules:
-        (section,) = re.findall(
-            rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE
-        )
-        (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
         module = sys.modules[name] = ModuleType(name)
-        exec(compile(code, f"{PAGE.name}: {heading}", "exec"), module.__dict__)
+        exec(compile(code(heading), f"{PAGE.name}: {heading}", "exec"), module.__dict__)
     return sys.modules[name]

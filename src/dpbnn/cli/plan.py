@@ -24,12 +24,12 @@ def plan(
     clipping: Annotated[str, typer.Option(help="How gradients are scaled to it: flat or automatic.")] = "flat",
     max_records_per_person: Annotated[int, typer.Option(help="The most records that any one person has.")] = 1,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate of the method.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Of SGLD; 1 samples from the posterior.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Of a sampler; 1 is the posterior itself.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute epsilon from settings, or the noise from a budget. No data is read.
 
-    For sgld, learning rate, clip norm, temperature and noise are tied: three of them give the fourth.
+    For samplers such as sgld, learning rate, clip norm, temperature and noise are tied: three of them give the fourth.
     """
     from dpbnn.privacy.settings import Given, complete
     from dpbnn.privacy.statement import as_table, number_of_steps, state
@@ -38,8 +38,9 @@ def plan(
     number = number_of_steps(steps, epochs, dataset_size, batch_size)
     chosen = 10.0 ** -len(str(abs(dataset_size))) if delta is None else delta
     draft = dpbnn.PrivacyPlan(dataset_size, batch_size, number, 1.0, 1.0, chosen, clipping, max_records_per_person)
-    assumed = {"delta": delta is None, "clip_norm": clip_norm is None and method != "sgld"}
-    settings = complete(method, draft, given, {name: entry.is_sampler for name, entry in METHODS.items()})
+    samplers = {name: entry.is_sampler for name, entry in METHODS.items()}
+    assumed = {"delta": delta is None, "clip_norm": clip_norm is None and not samplers.get(method, False)}
+    settings = complete(method, draft, given, samplers)
     statement = state(method, settings, [name for name, missing in assumed.items() if missing])
     if as_json:
         show(as_json, statement, "")

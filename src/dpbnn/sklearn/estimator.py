@@ -44,7 +44,7 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
     """A network on columns that are clipped to bounds and scaled to -1 to 1.
 
     Args:
-        method: "sgld", "bbp", "mc_dropout" or "sgd".
+        method: a name in `dpbnn.methods.METHODS`, such as "sgld".
         epsilon: the budget of one fit, bounds that are bought included.
         delta: its delta.
         bounds: public ones: (low, high) for all columns, or such a pair for each; None buys them from the data.
@@ -55,7 +55,7 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
         batch_size: expected rows in a step.
         epochs: passes over the rows.
         prior_scale: of the Gaussian prior on the weights.
-        dropout: the share of units dropped by "mc_dropout".
+        dropout: the share of units dropped, for a method that needs dropout, such as "mc_dropout".
         num_draws: draws of the weights that predictions average.
         dataset_size: the public number of rows; None takes the number that is given for public.
         max_records_per_person: how many rows one person may have; with `groups`, further ones are dropped.
