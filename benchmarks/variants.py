@@ -117,7 +117,7 @@ def private_step(
 ) -> Take:
     """Clip, add noise, update, keep, on the batch that is given."""
     method = dpbnn.SGD(learning_rate=LEARNING_RATE) if method is None else method
-    checked = check_model(method.model_for(model), likelihood or dpbnn.Categorical(), x[:0], y[:0])
+    checked = check_model(model, likelihood or dpbnn.Categorical(), x[:0], y[:0])
     plan = dpbnn.PrivacyPlan(60_000, len(x), MANY_STEPS, CLIP_NORM, NOISE, 1e-5)
     state = method.init(checked.objective.model_weights(), plan, seed=0)
     noise, step = StandardNoise(Randomness.from_operating_system()), 0

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import dpbnn
-from dpbnn.experiments import page as reproduced
+from dpbnn.experiments import reproducing as reproduced
 from dpbnn.experiments import tuning
 from dpbnn.experiments.recipes import BEST
 from dpbnn.tables import settings as choosing

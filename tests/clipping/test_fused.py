@@ -13,7 +13,7 @@ from dpbnn.clipping import ClippingSettings, check_model, clip_and_sum, fused, s
 from dpbnn.clipping.engines.book_keeping import Recording
 from dpbnn.clipping.forms.deferred import Deferred
 from dpbnn.clipping.forms.joint import Joint
-from dpbnn.clipping.forms.per_record import Dense, Outer, Reordered, Rows
+from dpbnn.clipping.forms.per_record import Dense, Outer, Reordered, SparseRows
 from dpbnn.clipping.forms.tied import Tied
 from dpbnn.clipping.gradient import AUTOMATIC_GAMMA, LARGEST_NORM, ROUNDING_ROOM
 from dpbnn.types import Draws
@@ -283,7 +283,7 @@ def forms_of(values):
     g, shape = values.float()[:, None, None, None], torch.Size((1, 1))
     outer, half = Outer(one.float(), g, shape), Outer(one.float() / 2, g, shape)
     owners = torch.arange(records, device=g.device)
-    rows = Rows(owners, torch.zeros_like(owners), g[:, 0, 0] / 2, records, shape)
+    rows = SparseRows(owners, torch.zeros_like(owners), g[:, 0, 0] / 2, records, shape)
     two = Outer(one.float().expand(-1, 1, 2, 1) / 2, g.expand(-1, 1, 2, 1), shape)
     zeros = torch.zeros(shape, device=g.device)
     return {

@@ -15,7 +15,7 @@ from dpbnn.clipping import ClippingSettings, check_model, clip_and_sum, gradient
 from dpbnn.clipping.forms import deferred
 from dpbnn.clipping.forms.deferred import Deferred
 from dpbnn.clipping.forms.joint import Joint
-from dpbnn.clipping.forms.per_record import Dense, Outer, Reordered, Rows
+from dpbnn.clipping.forms.per_record import Dense, Outer, Reordered, SparseRows
 from dpbnn.clipping.forms.tied import Tied
 from dpbnn.clipping.summation import LARGEST_PART
 from dpbnn.types import Draws
@@ -59,7 +59,7 @@ FORMS = {
     "outer": (lambda: nn.Linear(1, 1, bias=False), (1,), Outer),
     "outer over positions": (lambda: flat(nn.Linear(8, 8, bias=False)), (2, 8), Outer),
     "deferred": (lambda: flat(nn.Linear(8, 8, bias=False)), (3, 8), Deferred),
-    "rows": (lambda: flat(nn.Embedding(2, 1)), (), Rows),
+    "rows": (lambda: flat(nn.Embedding(2, 1)), (), SparseRows),
     "reordered products": (lambda: flat(nn.Conv1d(1, 1, 1, bias=False)), (1, 1), Reordered),
     "reordered and written out": (lambda: flat(nn.Conv1d(1, 1, 2, bias=False)), (1, 3), Reordered),
     "tied": (SharedTable, (1,), Tied),

@@ -11,7 +11,7 @@ from torch import nn
 from dpbnn.clipping import clipped_gradient_sum
 from dpbnn.clipping.forms.deferred import Deferred
 from dpbnn.clipping.forms.joint import Joint
-from dpbnn.clipping.forms.per_record import Dense, Outer, Rows, combine
+from dpbnn.clipping.forms.per_record import Dense, Outer, SparseRows, combine
 from dpbnn.clipping.forms.tied import Tied
 from dpbnn.models.likelihoods import Categorical, HomoscedasticGaussian
 from tests.truth import assert_equals_truth, clipped_sum
@@ -108,7 +108,7 @@ def nearly_cancelling(dtype, positions=32, width=48):
 
 
 @pytest.mark.guarantees(
-    "The norm that is clipped is the norm of what is summed, whatever cancels in it: `Dense` and `Rows` take "
+    "The norm that is clipped is the norm of what is summed, whatever cancels in it: `Dense` and `SparseRows` take "
     "the norm of the very numbers that they sum, and `Outer` never reports less than what rounding could "
     "leave."
 )
@@ -200,13 +200,13 @@ def terms_of(first, second, way):
         return Joint(tuple(outer), (torch.zeros(16, 16).double(),) * 2)
     if way == "tied":
         owners, rows = torch.arange(len(first[0])).repeat_interleave(16), torch.arange(16).repeat(len(first[0]))
-        return Tied(outer[0], Rows(owners, rows, outer[1].dense().values.flatten(0, 1), len(first[0]), shape))
+        return Tied(outer[0], SparseRows(owners, rows, outer[1].dense().values.flatten(0, 1), len(first[0]), shape))
     both = combine(*outer)
     return both if way == "outer" else Deferred.of(both.inputs[:, 0], both.output_gradients[:, 0], shape)
 
 
 @pytest.mark.guarantees(
-    "The norm that is clipped is the norm of what is summed, whatever cancels in it: `Dense` and `Rows` take "
+    "The norm that is clipped is the norm of what is summed, whatever cancels in it: `Dense` and `SparseRows` take "
     "the norm of the very numbers that they sum, and `Outer` never reports less than what rounding could "
     "leave."
 )

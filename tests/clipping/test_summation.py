@@ -12,7 +12,14 @@ from dpbnn.audit.rounding import that_round_both_ways
 from dpbnn.clipping import clipped_gradient_sum, summation
 from dpbnn.clipping.forms import deferred
 from dpbnn.clipping.forms.joint import Joint
-from dpbnn.clipping.forms.per_record import LONGEST_FLOAT32_SUM, ROUNDING_SHARE, Dense, Outer, Rows, least_of_terms
+from dpbnn.clipping.forms.per_record import (
+    LONGEST_FLOAT32_SUM,
+    ROUNDING_SHARE,
+    Dense,
+    Outer,
+    SparseRows,
+    least_of_terms,
+)
 from dpbnn.clipping.forms.tied import Tied
 from dpbnn.clipping.gradient import ROUNDING_ROOM
 from dpbnn.clipping.summation import LARGEST_PART
@@ -71,7 +78,7 @@ def test_sums_are_as_close_to_the_truth_as_promised(together):
         "outer": (outer, torch.einsum("i,ip,id->pd", factors, g[:, 0, 0].double(), a[:, 0, 0].double())),
         "dense": (Dense(values), torch.tensordot(factors, values.double(), dims=1)),
         "rows": (
-            Rows(torch.arange(n), rows, values, n, torch.Size((4, 5))),
+            SparseRows(torch.arange(n), rows, values, n, torch.Size((4, 5))),
             torch.zeros(4, 5).double().index_add_(0, rows, factors[:, None] * values.double()),
         ),
     }
@@ -175,7 +182,7 @@ def test_sums_are_the_same_for_any_number_of_records_at_a_time(name, monkeypatch
     form, together = {
         "outer": (outer, 10**7),
         "outer in float64": (Outer(outer.inputs.double(), outer.output_gradients.double(), outer.shape), 10**7),
-        "tied": (Tied(outer, Rows.merged(owners, torch.randint(2, (192,)), values, 64, outer.shape)), 10**7),
+        "tied": (Tied(outer, SparseRows.merged(owners, torch.randint(2, (192,)), values, 64, outer.shape)), 10**7),
         "joint": (Joint((first, second), (torch.full((2, 3), 0.5), torch.full((2, 3), -2.0))), 4 * 10**8),
     }[name]
     whole = form.weighted_sum(factors, dtype=torch.float64)

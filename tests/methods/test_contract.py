@@ -138,11 +138,11 @@ def test_a_saved_release_predicts_as_before(tmp_path, method):
 @pytest.mark.parametrize("method", EVERY)
 def test_update_receives_no_data(method):
     """A method runs by its verbs alone, on noise that nobody's record has touched."""
-    for verb in ("init", "begin_step", "weights", "update", "end_step", "to_posterior"):
+    for verb in ("prepare", "init", "begin_step", "weights", "update", "end_step", "to_posterior"):
         parameters = list(inspect.signature(getattr(method, verb)).parameters)
         assert set(parameters) <= {"weights", "plan", "seed", "state", "step", "noisy"}, verb
     weights = {name: p.detach() for name, p in network().named_parameters()}
-    plan = method.plan_for(PRIVATE)
+    plan = method.prepare(PRIVATE).plan
     state = method.init(weights, plan, 7)
     for step in range(STEPS):
         method.begin_step(state, step)
@@ -180,6 +180,30 @@ def test_a_prior_whose_pattern_matches_nothing_is_refused_before_training(method
 
     with pytest.raises(dpbnn.DpbnnError, match="must match a weight"):
         fit(replace(method, prior=dpbnn.Grouped(PRIOR, {"*nothing": dpbnn.Flat()})))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        dpbnn.SGD([(0.1, 5)]),
+        dpbnn.SGD(0.1, dpbnn.Grouped(PRIOR, {"*nothing": dpbnn.Flat()})),
+        dpbnn.SGLD(1e-3, keep_as=dpbnn.KeepSamples(burn_in=STEPS - 1)),
+    ],
+    ids=["rates too short", "prior of no weight", "no two samples"],
+)
+def test_what_a_method_refuses_costs_nothing_of_an_open_budget(method):
+    setup = dpbnn.Setup(network(), method, PRIVATE, dpbnn.Categorical())
+    with dpbnn.BudgetAccountant(epsilon=1000.0, delta=0.5) as budget:
+        with pytest.raises(dpbnn.DpbnnError):
+            fit(method, unsafe_seed=None)
+        with pytest.raises(dpbnn.DpbnnError):
+            dpbnn.fit_many([setup], X, Y, progress=False)
+        assert not budget.charges
+
+
+def test_the_registry_says_which_methods_need_dropout():
+    for name, own in CASES.items():
+        assert {method.has_dropout for method in own} == {METHODS[name].has_dropout}
 
 
 def test_a_learning_rate_that_does_not_last_as_long_as_the_plan_is_refused():

@@ -133,7 +133,7 @@ def test_minibatch_noise_inflates_the_posterior_by_what_theory_says():
 
 def test_the_noise_under_a_given_temperature_is_that_of_the_formula_and_is_charged():
     plan = dpbnn.PrivacyPlan(60_000, 256, 3515, clip_norm=1.5, noise_multiplier=1.0, delta=1e-5)
-    paper, posterior = (dpbnn.SGLD(5e-6, temperature=tau).plan_for(plan) for tau in (0.5, 1.0))
+    paper, posterior = (dpbnn.SGLD(5e-6, temperature=tau).prepare(plan).plan for tau in (0.5, 1.0))
     assert paper.noise_multiplier == pytest.approx(1.272074, abs=1e-6)
     assert paper.epsilon() == pytest.approx(0.8937, abs=2e-4)
     assert posterior.noise_multiplier == pytest.approx(1.798985, abs=1e-6)
@@ -163,7 +163,7 @@ def test_settings_that_would_break_the_budget_are_refused_with_three_ways_out(ch
     implied = dpbnn.SGLD(4e-3).temperature_under(plan)
     cold = replace(dpbnn.SGLD(4e-3, temperature=0.5 * implied), **change)
     with pytest.raises(dpbnn.DpbnnError, match="break its budget") as refused:
-        cold.plan_for(plan)
+        cold.prepare(plan)
     words = str(refused.value)
     assert all(way in words for way in ("temperature at least", "learning_rate at most", "clip_norm at most"))
     assert f"{implied:.6g}" in words
@@ -177,13 +177,13 @@ def test_the_three_ways_out_are_accepted():
         (dpbnn.SGLD(2e-3, temperature=implied / 2), plan),
         (dpbnn.SGLD(4e-3, temperature=implied / 2), replace(plan, clip_norm=0.5**0.5)),
     ]:
-        assert method.plan_for(accepted).noise_multiplier == pytest.approx(1.0, rel=1e-6)
+        assert method.prepare(accepted).plan.noise_multiplier == pytest.approx(1.0, rel=1e-6)
 
 
 def test_a_schedule_at_a_fixed_temperature_varies_the_noise_and_is_composed_so():
     plan = dpbnn.PrivacyPlan(1000, 100, 30, clip_norm=1.0, noise_multiplier=0.5, delta=1e-4)
     method = dpbnn.SGLD([(4e-4, 10), (1e-4, 20)], temperature=0.02)
-    varied = method.plan_for(plan)
+    varied = method.prepare(plan).plan
     assert [steps for _, steps in varied.noise_levels] == [10, 20]
     first, second = (level for level, _ in varied.noise_levels)
     assert second == pytest.approx(2 * first)
@@ -196,7 +196,7 @@ def test_a_schedule_that_keeps_clip_norm_times_root_rate_constant_has_one_noise_
     runs = [(1e-4 / 3**k, 10) for k in range(6)]
     clip_norms = [(0.1 * 3 ** (k / 2), 10) for k in range(6)]
     plan = dpbnn.PrivacyPlan(1000, 100, 60, clip_norm=clip_norms, noise_multiplier=0.1, delta=1e-4)
-    assert len(dpbnn.SGLD(runs, temperature=0.02).plan_for(plan).noise_levels) == 1
+    assert len(dpbnn.SGLD(runs, temperature=0.02).prepare(plan).plan.noise_levels) == 1
 
 
 def test_samples_count_by_their_learning_rate():
@@ -256,15 +256,15 @@ def test_what_is_no_langevin_sampler_is_not_converted():
 
 def test_the_implied_temperature_of_a_dp_sgd_run_is_in_its_release():
     plan = dpbnn.PrivacyPlan(60_000, 256, 3515, clip_norm=1.5, noise_multiplier=1.3, delta=1e-5)
-    plain = dpbnn.SGD(0.25).report(plan)["implied_temperature"]
+    plain = dpbnn.SGD(0.25).prepare(plan).settings["implied_temperature"]
     assert plain == pytest.approx(0.25 * 60_000 * (1.3 * 1.5 / 256) ** 2 / 2)
-    assert dpbnn.SGD(0.25, momentum=0.9).report(plan)["implied_temperature"] == pytest.approx(plain / 0.1)
-    adam = dpbnn.SGD(1e-3, optimizer="Adam").report(plan)
+    assert dpbnn.SGD(0.25, momentum=0.9).prepare(plan).settings["implied_temperature"] == pytest.approx(plain / 0.1)
+    adam = dpbnn.SGD(1e-3, optimizer="Adam").prepare(plan).settings
     assert adam["implied_temperature"] is None
     assert "rescales" in adam["no_temperature_because"]
     converted, _ = dpbnn.SGD(0.25).as_sgld(plan)
     assert converted.temperature_under(plan) == pytest.approx(plain)
-    changing = dpbnn.SGD([(0.25, 1000), (0.1, 2515)]).report(plan)
+    changing = dpbnn.SGD([(0.25, 1000), (0.1, 2515)]).prepare(plan).settings
     assert "changes along the run" in changing["no_temperature_because"]
 
 

@@ -64,78 +64,10 @@ def test_replacing_can_be_asked_for():
     assert "is replaced by another" in str(guarantee)
 
 
-@pytest.mark.parametrize(
-    "phrase",
-    [
-        "epsilon = 0.8645",
-        "delta = 1e-05",
-        "2.38 times as likely",  # e^0.8645 = 2.374, rounded up
-        "one record is added or removed",
-        "epsilon would be 1.5553",
-        "PLD",
-        "60000 is a public number",
-        "no person has more than 1 record;",
-        "initial weights",
-        "data holder only",
-        "random generators",
-        "floating-point",
-        "timing",
-        "search over settings",
-        "operating system",
-    ],
-)
-def test_the_prose_says_what_an_officer_must_know(phrase):
-    assert phrase in str(PrivacyGuarantee.for_plan(PLAN))
-
-
-def test_the_prose_does_not_round_epsilon_down_again():
-    guarantee = PrivacyGuarantee.for_plan(WEAK)
-    assert f"epsilon = {guarantee.epsilon} " in str(guarantee)
-    assert len(str(guarantee.epsilon)) > 6
-
-
-def test_the_prose_is_one_paragraph():
-    assert "\n" not in str(PrivacyGuarantee.for_plan(PLAN))
-
-
-def test_a_weak_promise_is_called_weak():
-    text = str(PrivacyGuarantee.for_plan(WEAK))
-    assert "weak promise" in text
-    assert "Delta is at least 1/100" in text
-    assert "one person with at most 2 records" in text
-    for caution in ("weak", "Delta is at least"):
-        assert caution not in str(PrivacyGuarantee.for_plan(PLAN))
-
-
-@pytest.mark.guarantees("A voided guarantee says so first.")
-@pytest.mark.parametrize(
-    "guarantee",
-    [
-        PrivacyGuarantee.for_plan(PLAN, voided_by=["the noise was seeded by the user"]),
-        PrivacyGuarantee.for_plan(PUBLIC),
-    ],
-)
-def test_a_voided_guarantee_says_so_first(guarantee):
-    assert not guarantee.holds
-    assert str(guarantee).startswith("There is no privacy guarantee: ")
-    assert not json.loads(guarantee.to_json())["holds"]
-
-
-def test_a_voided_guarantee_names_the_reasons():
-    text = str(PrivacyGuarantee.for_plan(PLAN, voided_by=["the noise was seeded", "diagnostics were shown"]))
-    assert "the noise was seeded; diagnostics were shown" in text
-
-
 def test_without_noise_epsilon_is_infinite_and_null_in_json():
     guarantee = PrivacyGuarantee.for_plan(PUBLIC)
     assert guarantee.epsilon == math.inf
     assert json.loads(guarantee.to_json())["epsilon"] is None
-
-
-def test_further_assumptions_join_the_usual_ones():
-    guarantee = PrivacyGuarantee.for_plan(PLAN, assumptions=["the labels are public"])
-    assert len(guarantee.assumptions) == len(PrivacyGuarantee.for_plan(PLAN).assumptions) + 1
-    assert "the labels are public." in str(guarantee)
 
 
 @pytest.mark.guarantees("JSON gives the same guarantee back.")

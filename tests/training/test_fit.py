@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import dpbnn
+from dpbnn.methods import Prepared
 from dpbnn.training.steps import eager
 from dpbnn.types import NoisySum
 
@@ -266,8 +267,8 @@ def test_private_training_learns_something():
 )
 def test_a_method_may_raise_the_plans_noise_and_change_nothing_else(change, words):
     class Greedy(dpbnn.SGD):
-        def plan_for(self, plan):
-            return replace(plan, **change)
+        def prepare(self, plan):
+            return Prepared(replace(plan, **change))
 
     with pytest.raises(dpbnn.DpbnnError, match=words):
         fit(method=Greedy(0.1))
@@ -275,8 +276,8 @@ def test_a_method_may_raise_the_plans_noise_and_change_nothing_else(change, word
 
 def test_noise_that_a_method_raises_is_drawn_and_charged(monkeypatch):
     class Cautious(dpbnn.SGD):
-        def plan_for(self, plan):
-            return replace(plan, noise_multiplier=((2.0, 5), (3.0, 15)))
+        def prepare(self, plan):
+            return Prepared(replace(plan, noise_multiplier=((2.0, 5), (3.0, 15))))
 
     drawn, original = [], eager.add_noise
     monkeypatch.setattr(eager, "add_noise", lambda c, noise, r, s: drawn.append(noise) or original(c, noise, r, s))

@@ -1,18 +1,20 @@
-"""Attacks on our own guarantee, from outside.
+"""Attacks on what a plan claims, by the code that trains and on synthetic records.
 
-whole        all attacks on one plan: `audit_plan`
+plan         all attacks on one plan: `audit_plan`, and what they say together
 cases        what is sent through single steps: networks of all kinds, settings that cover all pairs
-mechanism    canaries through clipping and noise: how much noise protects a person, and epsilon that follows
-attack       runs with and without a person        noise    what noise must look like
-claim        what a plan claims, read off its settings
+mechanism    single steps: how much noise protects a person, and the epsilon that follows
+attack       runs with and without a person: how far canaries move the sum, and what is released
+canaries     synthetic records that are made to be noticed     probe    one run, step by step
+claim        the levels of a plan and what they cost, read off its settings
+noise        what noise must look like
 rounding     sums over very many records
 randomness   whether secret random numbers are drawn once
 sampling     whether batches are Poisson samples
 one_run      who was in a whole training run, guessed from its release
 membership   members told from others by predictions and their uncertainty
-bounds       from what was seen to lower bounds on epsilon, with confidence
-coverage     what was looked at, and what was not
-keeping      what was found, kept with a release and shown on its card
+bounds       lower bounds on epsilon from what was seen, with confidence
+coverage     which settings the attacks had, and which they had not
+store        an audit kept in the folder of a release and shown on its card
 """
 
 from dpbnn.audit.coverage import Coverage

@@ -7,18 +7,19 @@
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from dpbnn.audit.bounds import epsilon_of_noise
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.schedule import runs_of
+from dpbnn.schedule import by_step
 
 __all__ = ["Level", "epsilon_shown", "levels_of", "repeated"]
 
 MOST_COMPOSED = 8
-"""Noise multipliers."""
+"""Noise multipliers that are composed: more would take longer than seconds."""
 
 
 @dataclass(frozen=True)
@@ -38,24 +39,12 @@ class Level:
 
 def levels_of(plan: PrivacyPlan) -> tuple[Level, ...]:
     """All levels of a plan, in their order."""
-    noises, norms = _by_step(plan, plan.noise_multiplier), _by_step(plan, plan.clip_norm)
-    starts = sorted({start for start, _ in (*noises, *norms)})
-
-    def at(known: list[tuple[int, float]], step: int) -> float:
-        return [value for start, value in known if start <= step][-1]
-
-    return tuple(
-        Level(at(noises, first), at(norms, first), first, end - first) for first, end in pairwise([*starts, plan.steps])
-    )
-
-
-def _by_step(plan: PrivacyPlan, schedule: object) -> list[tuple[int, float]]:
-    """The steps at which a schedule changes, each with the new value."""
-    changes, start = [], 0
-    for value, steps in runs_of(schedule, plan.steps):  # type: ignore[arg-type]
-        changes.append((start, value))
-        start += steps
-    return changes
+    levels, first_step = [], 0
+    noises, norms = (by_step(schedule, plan.steps) for schedule in (plan.noise_multiplier, plan.clip_norm))
+    for (noise, clip_norm), steps in groupby(zip(noises, norms, strict=True)):
+        levels.append(Level(noise, clip_norm, first_step, len(list(steps))))
+        first_step += levels[-1].steps
+    return tuple(levels)
 
 
 def repeated(values: Sequence[float], steps: int) -> float | tuple[tuple[float, int], ...]:
@@ -64,18 +53,16 @@ def repeated(values: Sequence[float], steps: int) -> float | tuple[tuple[float, 
     return runs[0][0] if len(runs) == 1 else runs
 
 
-def _few(steps: dict[float, int]) -> list[tuple[float, int]]:
-    """So few noise multipliers that composing them takes seconds: each stands for smaller ones, which cost no less."""
-    ordered = sorted(steps)
-    size = math.ceil(len(ordered) / MOST_COMPOSED)
-    groups = (ordered[start : start + size] for start in range(0, len(ordered), size))
-    return [(group[-1], sum(steps[noise] for noise in group)) for group in groups]
-
-
 def epsilon_shown(plan: PrivacyPlan, less: float = 1.0) -> float:
-    """The epsilon that a run under the plan has at least, if its noise is `less` times what is claimed."""
-    steps: dict[float, int] = {}
+    """The epsilon that a run under the plan has at least, if its noise is `less` times what is claimed.
+
+    Of many noise multipliers, neighbours are counted as the largest of them, which costs no more.
+    """
+    steps: Counter[float] = Counter()
     for level in levels_of(plan):
-        steps[level.noise] = steps.get(level.noise, 0) + level.steps
-    levels = tuple((less * noise, number) for noise, number in _few(steps))
-    return epsilon_of_noise(levels, plan.batch_size / plan.dataset_size, plan.delta, plan.max_records_per_person)
+        steps[level.noise] += level.steps
+    noises = sorted(steps)
+    size = math.ceil(len(noises) / MOST_COMPOSED)
+    groups = [noises[start : start + size] for start in range(0, len(noises), size)]
+    composed = tuple((less * group[-1], sum(steps[noise] for noise in group)) for group in groups)
+    return epsilon_of_noise(composed, plan.batch_size / plan.dataset_size, plan.delta, plan.max_records_per_person)

@@ -13,14 +13,13 @@ the code that trains: sampling (at rate 1), the clipping engine and `add_noise`,
     training   how weights move, step by step, with records and without any
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-from dpbnn.audit.attack import Attack, Seen, Target
+from dpbnn.audit.attack import ROUNDING, Attack, Target
 from dpbnn.audit.bounds import epsilon_by_counts, noise_multiplier_bounds, spread_bounds
 from dpbnn.audit.checks import ALARM, Check
 from dpbnn.audit.claim import epsilon_shown
@@ -34,7 +33,6 @@ __all__ = ["MechanismAudit", "audit_mechanism"]
 
 OTHERS = 20
 """Records beside the person's."""
-ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ def audit_mechanism(
     confidence: float = 0.95,
     others: int = OTHERS,
 ) -> MechanismAudit:
-    """Attack single steps of a run. Of `x` and `y` only shapes and types are used: all records are made up.
+    """Attack single steps of a run. Of `x` and `y` only shapes and types are used: all records are synthetic.
 
     The attack has the plan's clipping style, levels and rows per person; `others` are the records beside the person's.
 
@@ -103,12 +101,25 @@ def audit_mechanism(
             Gaussian and alike in all tensors and levels.
     """
     attack = Attack(Target(model, likelihood, x, y, plan, method or SGD(1.0), execution, others), observations)
-    reached = _Reach.of(attack)
-    seen = attack.seen(reached.worst, reached.direction)
-    spread = spread_bounds(np.concatenate([side.residuals.ravel() for side in seen]), confidence)
-    low, high = (bound / (reached.of_person / attack.rows) for bound in spread)
-    claimed, noise = plan.epsilon(), attack.levels[0].noise
-    in_first = [side.scores[: attack.each] for side in seen]
+    worst, furthest, checks = _reached(attack)
+    inside, outside = attack.seen(worst)
+    residuals = [np.stack(side.residuals) for side in (inside, outside)]
+    scores = [np.array(side.scores).reshape(len(attack.levels), -1) for side in (inside, outside)]
+    spread = spread_bounds(np.concatenate(residuals), confidence)
+    low, high = (bound / (furthest / attack.rows) for bound in spread)
+    claimed, noise, cost = plan.epsilon(), attack.levels[0].noise, epsilon_shown(plan)
+    whole = [np.concatenate(side.complete) for side in (inside, outside)]
+    checks = [
+        Check("the claimed epsilon is no less than what the claimed noise costs", float(cost <= claimed)),
+        Check("a sum over no records is zero", float(not attack.of_nothing.any())),
+        Check("records that are no numbers move nothing", float(attack.ignores_what_is_no_number())),
+        Check("types of a release do not tell who is in it", float(inside.types == outside.types)),
+        *checks,
+        _end_to_end(attack, *scores),
+        *checks_of_noise(residuals, attack.tensors, whole, attack.bare_noise()),
+        attack.path("training moves weights by noisy sums alone", attack.others),
+        attack.path("steps without a record have noise too", attack.nothing),
+    ]
     return MechanismAudit(
         engine=attack.checked.engine,
         clipping=plan.clipping,
@@ -117,69 +128,38 @@ def audit_mechanism(
         form=attack.form,
         records=others + attack.rows,
         weights=attack.weights,
-        observations=sum(side.residuals.size for side in seen),
+        observations=sum(numbers.size for numbers in residuals),
         claimed_noise_multiplier=noise,
         noise_multiplier=(noise * low, noise * high),
         claimed_epsilon=claimed,
         epsilon=epsilon_shown(plan, high),
-        epsilon_by_counts=epsilon_by_counts(in_first[0], in_first[1], plan.delta, confidence),
-        furthest=reached.of_person,
-        checks=tuple(_checks(attack, reached, seen, claimed)),
+        epsilon_by_counts=epsilon_by_counts(scores[0][0], scores[1][0], plan.delta, confidence),
+        furthest=furthest,
+        checks=tuple(checks),
     )
 
 
-def _checks(attack: Attack, reached: "_Reach", seen: tuple[Seen, Seen], claimed: float) -> Iterator[Check]:
-    costs = epsilon_shown(attack.target.plan)
-    yield Check("the claimed epsilon is no less than what the claimed noise costs", float(costs <= claimed))
-    yield from reached.checks(attack.rows)
-    yield Check("a sum over no records is zero", float(not attack.of_nothing.any()))
-    yield Check("records that are no numbers move nothing", float(attack.ignores_what_is_no_number()))
-    yield Check("types of a release do not tell who is in it", float(seen[0].types == seen[1].types))
-    yield _end_to_end(attack, seen)
-    residuals, complete = [side.residuals for side in seen], [side.complete for side in seen]
-    yield from checks_of_noise(residuals, attack.tensors, complete, attack.bare_noise())
-    yield reached.noise_of_levels
-    yield attack.path("training moves weights by noisy sums alone", *attack.background)
-    yield attack.path("steps without a record have noise too", *attack.nothing)
+def _reached(attack: Attack) -> tuple[int, float, list[Check]]:
+    """The canary that moves the sum most, how far the person then moves it, in clip norms, and what must be so."""
+    norm, rows = attack.levels[0].clip_norm, attack.rows
+    moves = [float(move.norm()) / norm for move in attack.moves()]
+    worst = max(range(len(moves)), key=lambda index: moves[index])
+    of_levels, noise_of_levels = attack.of_every_level(worst)
+    of_row = max(moves[worst], of_levels, *(length / norm for length in attack.moves_elsewhere(worst)))
+    of_person = float(attack.move_of(attack.canary(worst, rows)).norm()) / norm
+    checks = [
+        noise_of_levels,
+        Check("no canary moves the sum by more than the clip norm", float(of_row <= 1 + ROUNDING)),
+    ]
+    if rows == 1:
+        return worst, max(of_person, of_row), checks
+    name = f"no person moves the sum by more than {rows} clip norms"
+    return worst, of_person, [*checks, Check(name, float(of_person <= rows * (1 + ROUNDING)))]
 
 
-@dataclass(frozen=True)
-class _Reach:
-    """How far canaries move a clipped sum, in clip norms: `worst` is the one that moves it most, by `direction`."""
-
-    worst: int
-    direction: Tensor
-    of_row: float
-    of_person: float
-    noise_of_levels: Check
-
-    @staticmethod
-    def of(attack: Attack) -> "_Reach":
-        moves = attack.moves()
-        worst = max(range(len(moves)), key=lambda index: float(moves[index].norm()))
-        together = attack.move_of_person(worst)
-        norm = attack.levels[0].clip_norm
-        elsewhere = [float(moves[worst].norm()), *attack.moves_elsewhere(worst)]
-        at_levels, noise = attack.of_every_level(worst)
-        of_row = max(*(length / norm for length in elsewhere), at_levels)
-        of_person = float(together.norm()) / norm
-        of_person = max(of_person, of_row) if attack.rows == 1 else of_person
-        return _Reach(worst, together / together.norm(), of_row, of_person, noise)
-
-    def checks(self, rows: int) -> list[Check]:
-        row = Check("no canary moves the sum by more than the clip norm", float(self.of_row <= 1 + ROUNDING))
-        if rows == 1:
-            return [row]
-        name = f"no person moves the sum by more than {rows} clip norms"
-        return [row, Check(name, float(self.of_person <= rows * (1 + ROUNDING)))]
-
-
-def _end_to_end(attack: Attack, seen: tuple[Seen, Seen]) -> Check:
-    """Scores alone, at each level: with near certainty the noise is no less than is claimed."""
-    hidden = []
-    for index, level in enumerate(attack.levels):
-        steps = slice(index * attack.each, (index + 1) * attack.each)
-        sure = 1 - ALARM / len(attack.levels)
-        shown = noise_multiplier_bounds(seen[0].scores[steps], seen[1].scores[steps], confidence=sure)[1]
-        hidden.append(shown * attack.rows >= level.noise)
+def _end_to_end(attack: Attack, inside: np.ndarray, outside: np.ndarray) -> Check:
+    """Scores ``[levels, releases]`` alone: with near certainty the noise of each level is no less than is claimed."""
+    sure = 1 - ALARM / len(attack.levels)
+    shown = [noise_multiplier_bounds(*scores, confidence=sure)[1] for scores in zip(inside, outside, strict=True)]
+    hidden = [noise * attack.rows >= level.noise for noise, level in zip(shown, attack.levels, strict=True)]
     return Check("end to end, a person is hidden by the noise that is claimed", float(all(hidden)))

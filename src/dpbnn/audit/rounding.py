@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpbnn.audit.attack import clipped_sum
 from dpbnn.audit.checks import Check
+from dpbnn.audit.probe import Probe
 from dpbnn.clipping.summation import LARGEST_PART
 from dpbnn.methods import SGD
 from dpbnn.models.likelihoods import HomoscedasticGaussian
@@ -52,13 +52,12 @@ def audit_rounding(records: int = 2**18) -> RoundingAudit:
     nn.init.zeros_(model.weight)
     plan = PrivacyPlan(dataset_size=records, batch_size=records, steps=2, **level)
     likelihood = HomoscedasticGaussian(1.0)
-    run = prepared(model, torch.zeros(0, 1), torch.zeros(0, 1), SGD(1.0), plan, likelihood, seed=0)
-    state, device = run.begin().state, next(model.parameters()).device
+    probe = Probe(prepared(model, torch.zeros(0, 1), torch.zeros(0, 1), SGD(1.0), plan, likelihood, seed=0))
 
     def total(gradients: Tensor, step: int) -> float:
-        targets = -gradients[:, None].to(device)
-        (moved,) = clipped_sum(run.work, state, step, torch.ones_like(targets), targets).gradients.values()
-        return float(moved.double()) / CLIP_NORMS[step]
+        targets = -gradients[:, None].to(model.weight.device)
+        (total,) = probe.clipped_sum(step, torch.ones_like(targets), targets).gradients.values()
+        return float(total.double()) / CLIP_NORMS[step]
 
     totals = ([total(gradients, step) for gradients in neighbours] for step, neighbours in _hard(records))
     furthest = max(abs(after - before) for row in totals for before, after in pairwise(row))

@@ -53,7 +53,7 @@ def reproduce(
 
 
 def _draw(folder: Path, names: list[str]) -> None:
-    from dpbnn.experiments.page import FOLDER, write_page
+    from dpbnn.experiments.reproducing import FOLDER, write_page
 
     if names:
         raise DpbnnError(f"--draw must stand alone, got {' '.join(names)}; it draws all items that have results.")

@@ -12,7 +12,7 @@ Parts of a batch are added in float64. Where a plan's batches may have more than
 up to the noise. One record then moves the sum beyond its own part by at most so many clip norms, in parts of k <= 4096
 records, with u = 2^-53:
 
-    Dense, Rows, Outer on one position, Joint of one draw    n k u
+    Dense, SparseRows, Outer on one position, Joint of one draw    n k u
     Outer and Deferred on T positions                        n T (k + 2 r m) u, for m records at a time
     Tied, on T positions                                     the same for T + 1
     Joint of N draws                                         the same for 2 N + 1

@@ -1,19 +1,14 @@
 """The accuracy table: four methods with their priors, private and not, on two networks."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dpbnn.experiments.comparison import networks_of
-from dpbnn.experiments.costs import Cost
-from dpbnn.experiments.item import Found, Item, Job, Results, Size
-from dpbnn.experiments.pictures import compared
+from dpbnn.experiments.costs import Cost, networks_of
+from dpbnn.experiments.item import Item, Results, Size, first
+from dpbnn.experiments.pictures import Figure, compared
 from dpbnn.experiments.recipes import best
-from dpbnn.experiments.settings import METHODS, NETWORKS, paper
-from dpbnn.experiments.training import found_by, runs_of
-from dpbnn.experiments.words import by_accountant, figure_of, number, paragraph, private, spread, table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dpbnn.experiments.settings import NETWORKS, paper
+from dpbnn.experiments.training import about, epsilons, figures
+from dpbnn.experiments.words import METHOD, by_network, number, paragraph, private, spread, table_of
 
 __all__ = ["ITEM"]
 
@@ -26,62 +21,40 @@ PAPER: dict[tuple[str, str], dict[str, Any]] = {
     ("sgd", "none"): {"mlp": [0.77, 0.97], "cnn": [0.95, 0.99], "seconds": 10},
 }
 """Test accuracy, private and not, and seconds per epoch."""
-accuracies = figure_of("accuracy")
 
 
-def jobs(size: Size) -> Sequence[Job]:
-    """The paper's settings, private and not; the best ones once for each method."""
-    every: list[Job] = []
-    for network in NETWORKS:
-        for method, prior in PAPER:
-            for is_private in (True, False):
-                every += runs_of(paper("mnist", network, method, prior, is_private, size), size)
-        for method in METHODS:
-            every += runs_of(best("mnist", network, method, size), size)
-    every += [cost_of(network, method, prior, size) for network in networks_of(size) for method, prior in PAPER]
-    return every
+def template(size: Size) -> Results:
+    """A row for each method, prior and network; the best settings once for each method."""
+    return {"rows": [_row(network, method, prior, size) for network in NETWORKS for method, prior in PAPER]}
 
 
-def cost_of(network: str, method: str, prior: str, size: Size) -> Cost:
-    """Of the private run."""
-    return Cost(paper("mnist", network, method, prior, True, size), size)
-
-
-def results(size: Size, found: Mapping[str, Found]) -> Results:
-    """A row for each method, prior and network."""
-    rows = [_row(network, method, prior, size, found) for network in NETWORKS for method, prior in PAPER]
-    return {"rows": rows}
-
-
-def _row(network: str, method: str, prior: str, size: Size, found: Mapping[str, Found]) -> Results:
-    private, plain = (paper("mnist", network, method, prior, own, size) for own in (True, False))
-    runs = found_by(private, size, found)
-    better = best("mnist", network, method, size) if prior != "Laplace" else None
+def _row(network: str, method: str, prior: str, size: Size) -> Results:
+    dp, plain = (paper("mnist", network, method, prior, is_private, size) for is_private in (True, False))
+    better = best("mnist", network, method, size)
     told = PAPER[method, prior]
-    cost = found[cost_of(network, method, prior, size).key] if network in networks_of(size) else None
+    cost = first([Cost(dp, 0, size)], "seconds_per_epoch")
     return {
         "network": network,
         "method": method,
         "prior": prior,
-        "settings": private.to_json(),
-        "seeds": [run["seed"] for run in runs],
-        "epsilon": by_accountant(private.plan()),
+        **about(dp, size),
         "paper": {"private": told[network][0], "not_private": told[network][1], "seconds_per_epoch": told["seconds"]},
         "ours": {
-            "private": accuracies(runs),
-            "not_private": accuracies(found_by(plain, size, found)),
-            "seconds_per_epoch": cost and cost["seconds_per_epoch"],
+            "private": figures("accuracy", dp, size),
+            "not_private": figures("accuracy", plain, size),
+            "seconds_per_epoch": cost if network in networks_of(size) else None,
         },
-        "best": better
-        and {
+        "best": None
+        if prior == "Laplace"
+        else {
             "settings": better.to_json(),
-            "epsilon": by_accountant(better.plan()),
-            "private": accuracies(found_by(better, size, found)),
+            "epsilon": epsilons(better),
+            "private": figures("accuracy", better, size),
         },
     }
 
 
-def section(found: Results) -> str:
+def section(results: Results) -> str:
     """Two tables, and what they say."""
     parts = [
         paragraph("""
@@ -97,40 +70,37 @@ def section(found: Results) -> str:
             are from a P100 and stand beside the MLP.
         """)
     ]
-    for network, name in NETWORKS.items():
-        rows = [row for row in found["rows"] if row["network"] == network]
-        columns = [
-            name, "prior", "epsilon", "paper", "ours", "best found", "paper, not private", "ours, not private",
-            "paper, s / epoch", "ours, s / epoch",
-        ]  # fmt: skip
-        lines = [
-            [
-                METHODS[row["method"]],
-                row["prior"],
-                private(row["epsilon"]["pld"]),
-                number(row["paper"]["private"], 2),
-                spread(row["ours"]["private"]),
-                spread(row["best"]["private"]) if row["best"] else "-",
-                number(row["paper"]["not_private"], 2),
-                spread(row["ours"]["not_private"]),
-                str(row["paper"]["seconds_per_epoch"]) if network == "mlp" else "-",
-                number(row["ours"]["seconds_per_epoch"]),
-            ]
-            for row in rows
-        ]
-        parts.append(table(columns, lines))
+    for name, rows in by_network(results["rows"]).items():
+        parts.append(
+            table_of(
+                rows,
+                (name, METHOD[1]),
+                ("prior", lambda row: row["prior"]),
+                ("epsilon", lambda row: private(row["epsilon"]["pld"])),
+                ("paper", lambda row: number(row["paper"]["private"], 2)),
+                ("ours", lambda row: spread(row["ours"]["private"])),
+                ("best found", lambda row: spread(row["best"]["private"]) if row["best"] else "-"),
+                ("paper, not private", lambda row: number(row["paper"]["not_private"], 2)),
+                ("ours, not private", lambda row: spread(row["ours"]["not_private"])),
+                (
+                    "paper, s / epoch",
+                    lambda row: str(row["paper"]["seconds_per_epoch"]) if row["network"] == "mlp" else "-",
+                ),
+                ("ours, s / epoch", lambda row: number(row["ours"]["seconds_per_epoch"])),
+            )
+        )
     return "\n\n".join(parts)
 
 
-def picture(found: Results) -> "Figure":
+def picture(results: Results) -> Figure:
     """The paper's figure, ours, and the best found, for each method."""
-    marks = {
+    kinds = {
         "paper": lambda row: [row["paper"]["private"]],
         "ours, paper's settings": lambda row: row["ours"]["private"],
         "ours, best settings": lambda row: row["best"]["private"] if row["best"] else [],
         "ours, not private": lambda row: row["ours"]["not_private"],
     }
-    return compared(found["rows"], marks, "test accuracy", height=75)[0]
+    return compared(results["rows"], kinds, "test accuracy", height=75)[0]
 
 
-ITEM = Item("accuracy", "Accuracy", jobs, results, section, picture)
+ITEM = Item("accuracy", "Accuracy", template, section, picture)

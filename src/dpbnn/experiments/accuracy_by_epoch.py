@@ -1,83 +1,89 @@
 """Accuracy of the private methods along training: the paper's first figure."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import product
+from typing import Any
 
-from dpbnn.experiments.along_the_way import AccuracyCurve
-from dpbnn.experiments.item import Found, Item, Job, Results, Size
-from dpbnn.experiments.pictures import lines
+from dpbnn.experiments.item import Item, Outcome, Results, Size, each, first
+from dpbnn.experiments.pictures import Figure, lines
 from dpbnn.experiments.settings import METHODS, NETWORKS, paper
-from dpbnn.experiments.words import by_accountant, paragraph, spread, table
+from dpbnn.experiments.training import ImageRun, about
+from dpbnn.experiments.words import NETWORK, by_network, paragraph, spread, table_of
 from dpbnn.plots import style
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["ITEM"]
 
 
-def runs_of(network: str, method: str, size: Size) -> list[AccuracyCurve]:
-    """The paper's setting with a Gaussian prior."""
-    setting = paper("mnist", network, method, "Gaussian", True, size)
-    return [AccuracyCurve(setting, seed, size) for seed in range(size.seeds)]
+class AccuracyCurve(ImageRun):
+    """A run of any method whose posterior so far is tried on the test images some twenty times; a job."""
+
+    purpose = "watched"
+
+    @property
+    def together(self) -> Hashable:
+        """Alone."""
+        return self.key
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        """So many images."""
+        return {"test_records": self.size.test_records}
+
+    @classmethod
+    def run_all(cls, jobs: "Sequence[AccuracyCurve]", device: str) -> Iterator[Outcome]:
+        """One after another."""
+        for job in jobs:
+            setting, data = job.setting, job.images(device)
+            history = job.fit(data, device, public_data=(data.x_test, data.y_test)).history
+            epochs = [round(point["step"] * setting.batch_size / setting.records, 3) for point in history]
+            yield {"epoch": epochs, "accuracy": [round(point["public_accuracy"], 5) for point in history]}
 
 
-def jobs(size: Size) -> Sequence[Job]:
-    """Four methods on two networks."""
-    return [run for network in NETWORKS for method in METHODS for run in runs_of(network, method, size)]
-
-
-def results(size: Size, found: Mapping[str, Found]) -> Results:
-    """A curve for each method, network and seed."""
+def template(size: Size) -> Results:
+    """A curve for each method, network and seed, at the paper's settings with a Gaussian prior."""
     rows = []
-    for network in NETWORKS:
-        for method in METHODS:
-            runs = runs_of(network, method, size)
-            own = [found[run.key] for run in runs]
-            rows.append(
-                {
-                    "network": network,
-                    "method": method,
-                    "settings": runs[0].setting.to_json(),
-                    "seeds": [run.seed for run in runs],
-                    "epsilon": by_accountant(runs[0].setting.plan()),
-                    "epoch": own[0]["epoch"],
-                    "ours": [one["accuracy"] for one in own],
-                }
-            )
+    for network, method in product(NETWORKS, METHODS):
+        setting = paper("mnist", network, method, "Gaussian", True, size)
+        runs = AccuracyCurve.of(setting, size)
+        epochs = first(runs, "epoch")
+        ours = each(runs, "accuracy")
+        rows.append({"network": network, "method": method, **about(setting, size), "epoch": epochs, "ours": ours})
     return {"rows": rows}
 
 
-def section(found: Results) -> str:
+def section(results: Results) -> str:
     """Where the curves are after some epochs."""
-    rows = []
-    for row in found["rows"]:
-        cells = [spread([run[index] for run in row["ours"]]) for index in _places(row["epoch"])]
-        rows.append([NETWORKS[row["network"]], f"DP-{METHODS[row['method']]}", *cells])
+
+    def at(row: Results, share: float) -> str:
+        place = next(i for i, epoch in enumerate(row["epoch"]) if epoch >= share * row["epoch"][-1])
+        return spread([run[place] for run in row["ours"]])
+
     text = paragraph("""
         At the paper's settings with a Gaussian prior: test accuracy of the posterior so far, by 10 draws, after a fifth
         of the training, half of it, and all but the last steps. Samples of DP-SGLD are kept in the last 100 steps
         alone; until then its posterior is the newest iterate. The test images are public and steer nothing.
     """)
-    return f"{text}\n\n{table(['network', 'method', 'a fifth', 'half', 'all'], rows)}"
+    table = table_of(
+        results["rows"],
+        NETWORK,
+        ("method", lambda row: f"DP-{METHODS[row['method']]}"),
+        ("a fifth", lambda row: at(row, 0.2)),
+        ("half", lambda row: at(row, 0.5)),
+        ("all", lambda row: at(row, 1.0)),
+    )
+    return f"{text}\n\n{table}"
 
 
-def _places(epochs: Sequence[float]) -> list[int]:
-    """Where a fifth, half and all of the training are done."""
-    return [next(i for i, epoch in enumerate(epochs) if epoch >= share * epochs[-1]) for share in (0.2, 0.5, 1.0)]
-
-
-def picture(found: Results) -> "Figure":
+def picture(results: Results) -> Figure:
     """A panel for each network."""
     figure, axes = style.panels(1, 2, height=70)
-    for one, (network, name) in zip(axes, NETWORKS.items(), strict=True):
-        rows = [row for row in found["rows"] if row["network"] == network]
+    for panel, (name, rows) in zip(axes, by_network(results["rows"]).items(), strict=True):
         curves = {f"DP-{METHODS[row['method']]}": (row["epoch"], row["ours"]) for row in rows}
-        lines(one, curves, ("epoch", "test accuracy"))
-        one.set_title(name, loc="left", fontsize=8)
-        one.set_ylim(0, 1)
+        lines(panel, curves, ("epoch", "test accuracy"))
+        panel.set_title(name, loc="left", fontsize=8)
+        panel.set_ylim(0, 1)
     style.top_legend(figure, axes[0], columns=4)
     return figure
 
 
-ITEM = Item("accuracy-by-epoch", "Accuracy by epoch", jobs, results, section, picture)
+ITEM = Item("accuracy-by-epoch", "Accuracy by epoch", template, section, picture)

@@ -1,17 +1,13 @@
 """The two calibration tables: expected and largest calibration error, with and without a Gaussian prior."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import product
 
-from dpbnn.experiments.item import Found, Item, Job, Results, Size
-from dpbnn.experiments.pictures import compared
+from dpbnn.experiments.item import Item, Results, Size
+from dpbnn.experiments.pictures import Figure, compared
 from dpbnn.experiments.recipes import best
 from dpbnn.experiments.settings import METHODS, NETWORKS, paper
-from dpbnn.experiments.training import found_by, runs_of
-from dpbnn.experiments.words import by_accountant, figure_of, number, spread, table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dpbnn.experiments.training import about, figures
+from dpbnn.experiments.words import METHOD, NETWORK, Column, by_network, number, spread, table_of
 
 __all__ = ["ITEM"]
 
@@ -32,101 +28,67 @@ PAPER: dict[tuple[str, str, str], list[float]] = {
     ("cnn", "sgd", "none"): [0.037, 0.365, 0.014, 0.325],
 }
 """ECE and MCE, private; then both without privacy."""
-KINDS = ("private_ece", "private_mce", "ece", "mce")
-ece, mce = figure_of("expected_calibration_error"), figure_of("maximum_calibration_error")
+KINDS = {"private_ece": "DP-ECE", "private_mce": "DP-MCE", "ece": "ECE", "mce": "MCE"}
+ECE, MCE = "expected_calibration_error", "maximum_calibration_error"
 
 
-def jobs(size: Size) -> Sequence[Job]:
-    """All methods on both networks, with and without prior, private and not; and the best ones."""
-    every: list[Job] = []
-    for network in NETWORKS:
-        for method in METHODS:
-            every += runs_of(best("mnist", network, method, size), size)
-            for prior in ("Gaussian", "none"):
-                for is_private in (True, False):
-                    every += runs_of(paper("mnist", network, method, prior, is_private, size), size)
-    return every
-
-
-def results(size: Size, found: Mapping[str, Found]) -> Results:
-    """A row for each network, method and prior."""
+def template(size: Size) -> Results:
+    """A row for each network, method and prior, private and not; the best settings once for each method."""
     rows = []
-    for network in NETWORKS:
-        for method in METHODS:
-            better = best("mnist", network, method, size)
-            for prior in ("Gaussian", "none"):
-                private, plain = (paper("mnist", network, method, prior, own, size) for own in (True, False))
-                runs, others = (found_by(setting, size, found) for setting in (private, plain))
-                told = PAPER.get((network, method, prior))
-                row: dict[str, Any] = {"network": network, "method": method, "prior": prior}
-                row |= {"settings": private.to_json(), "seeds": [run["seed"] for run in runs]}
-                row["epsilon"] = by_accountant(private.plan())
-                row["paper"] = dict(zip(KINDS, told, strict=True)) if told else None
-                row["ours"] = dict(zip(KINDS, (ece(runs), mce(runs), ece(others), mce(others)), strict=True))
-                row["best"] = None
-                if prior == "Gaussian":
-                    own = found_by(better, size, found)
-                    row["best"] = {"settings": better.to_json(), "private_ece": ece(own), "private_mce": mce(own)}
-                rows.append(row)
+    for network, method, prior in product(NETWORKS, METHODS, ("Gaussian", "none")):
+        settings = [paper("mnist", network, method, prior, is_private, size) for is_private in (True, False)]
+        errors = [figures(error, setting, size) for setting in settings for error in (ECE, MCE)]
+        told, better = PAPER.get((network, method, prior)), best("mnist", network, method, size)
+        of_best = {"private_ece": figures(ECE, better, size), "private_mce": figures(MCE, better, size)}
+        row: Results = {"network": network, "method": method, "prior": prior, **about(settings[0], size)}
+        row["paper"] = dict(zip(KINDS, told, strict=True)) if told else None
+        row["ours"] = dict(zip(KINDS, errors, strict=True))
+        row["best"] = {"settings": better.to_json(), **of_best} if prior == "Gaussian" else None
+        rows.append(row)
     return {"bins": 15, "rows": rows}
 
 
-def section(found: Results) -> str:
+def section(results: Results) -> str:
     """A table for each network."""
     parts = [
-        f"Calibration errors of the top label in {found['bins']} bins of equal width; the paper does not say how many "
-        "it took. MCE is that of the worst bin, however few records are in it: mostly chance. The paper's DP-BBP "
+        f"Calibration errors of the top label in {results['bins']} bins of equal width; the paper does not say how "
+        "many it took. MCE is that of the worst bin, however few records are in it: mostly chance. The paper's DP-BBP "
         "without prior on the MLP has ECE 0.167 and MCE 0.141: an average over bins cannot be larger than the largest. "
         "Most of its small private errors are not reached at its settings; that of MC Dropout on the CNN, which hardly "
         "learns with half of its units dropped, not by far. A run that collapses to one class has an ECE near 0.9."
     ]
-    for network, name in NETWORKS.items():
-        columns = [
-            name,
-            "prior",
-            "DP-ECE, paper",
-            "ours",
-            "DP-MCE, paper",
-            "ours",
-            "ECE, paper",
-            "ours",
-            "MCE, paper",
-            "ours",
-        ]
-        lines = []
-        for row in found["rows"]:
-            if row["network"] == network:
-                told = row["paper"] or {}
-                pairs = [[number(told.get(kind)), spread(row["ours"][kind])] for kind in KINDS]
-                lines.append([METHODS[row["method"]], row["prior"], *(cell for pair in pairs for cell in pair)])
-        parts.append(table(columns, lines))
-    better = [
-        [
-            NETWORKS[row["network"]],
-            METHODS[row["method"]],
-            spread(row["best"]["private_ece"]),
-            spread(row["best"]["private_mce"]),
-        ]
-        for row in found["rows"]
-        if row["best"]
-    ]
-    parts += ["At the best settings found:", table(["network", "method", "DP-ECE", "DP-MCE"], better)]
-    return "\n\n".join(parts)
+    for name, rows in by_network(results["rows"]).items():
+        pairs = [column for kind, heading in KINDS.items() for column in _columns(kind, heading)]
+        parts.append(table_of(rows, (name, METHOD[1]), ("prior", lambda row: row["prior"]), *pairs))
+    better = table_of(
+        [row for row in results["rows"] if row["best"]],
+        NETWORK,
+        METHOD,
+        ("DP-ECE", lambda row: spread(row["best"]["private_ece"])),
+        ("DP-MCE", lambda row: spread(row["best"]["private_mce"])),
+    )
+    return "\n\n".join([*parts, "At the best settings found:", better])
 
 
-def picture(found: Results) -> "Figure":
+def _columns(kind: str, heading: str) -> list[Column]:
+    """The paper's error of this kind, and ours beside it."""
+    paper_says = f"{heading}, paper", lambda row: number((row["paper"] or {}).get(kind))
+    return [paper_says, ("ours", lambda row: spread(row["ours"][kind]))]
+
+
+def picture(results: Results) -> Figure:
     """Expected calibration errors: the paper's, ours, and at the best settings."""
-    marks = {
+    kinds = {
         "paper": lambda row: [row["paper"]["private_ece"]] if row["paper"] else [],
         "ours, paper's settings": lambda row: row["ours"]["private_ece"],
         "ours, best settings": lambda row: row["best"]["private_ece"] if row["best"] else [],
         "ours, not private": lambda row: row["ours"]["ece"],
     }
-    figure, axes = compared(found["rows"], marks, "expected calibration error (log)", height=85)
-    for one in axes:
-        one.set_xscale("log")
-        one.xaxis.set_major_formatter("{x:g}")
+    figure, axes = compared(results["rows"], kinds, "expected calibration error (log)", height=85)
+    for panel in axes:
+        panel.set_xscale("log")
+        panel.xaxis.set_major_formatter("{x:g}")
     return figure
 
 
-ITEM = Item("calibration", "Calibration", jobs, results, section, picture)
+ITEM = Item("calibration", "Calibration", template, section, picture)

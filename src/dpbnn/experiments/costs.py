@@ -3,39 +3,27 @@
 import tempfile
 import time
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 import torch
 
 import dpbnn
-from dpbnn.experiments.item import Found, Size, mark_of
-from dpbnn.experiments.settings import NETWORKS, Setting
-from dpbnn.experiments.training import fitted, images
+from dpbnn.experiments.item import Outcome, Size
+from dpbnn.experiments.settings import NETWORKS
+from dpbnn.experiments.training import ImageRun
 
-__all__ = ["Cost"]
+__all__ = ["Cost", "networks_of"]
 
 
-@dataclass(frozen=True)
-class Cost:
-    """One setting, trained twice; the second time is the figure, as the first holds all set-up. A job."""
+def networks_of(size: Size) -> list[str]:
+    """Both, or the one that two CPU cores are quick with."""
+    return list(NETWORKS) if size.is_full else ["mlp"]
 
-    setting: Setting
-    size: Size
-    on_host: ClassVar[bool] = False
 
-    @property
-    def key(self) -> str:
-        """For example "cost, MLP, SGLD, 1f0a93"."""
-        own = self.setting
-        return f"cost, {NETWORKS[own.network]}, {type(own.method).__name__}, {mark_of(self.settings)}"
+class Cost(ImageRun):
+    """A run that is done twice; the second time is the figure, as the first holds all set-up. A job."""
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The setting, and how much is predicted."""
-        measured = {"test_records": self.size.test_records, "draws": self.size.draws}
-        return {"setting": self.setting.to_json()} | measured
+    purpose = "cost"
 
     @property
     def together(self) -> Hashable:
@@ -43,17 +31,17 @@ class Cost:
         return self.key
 
     @classmethod
-    def run_all(cls, jobs: "Sequence[Cost]", device: str) -> Iterator[Found]:
+    def run_all(cls, jobs: "Sequence[Cost]", device: str) -> Iterator[Outcome]:
         """One after another."""
         for job in jobs:
-            own = images(job.setting.data, job.size, device)
-            fitted(job.setting, 0, own, device)
+            data = job.images(device)
+            job.fit(data, device)
             watch = _Stopwatch(device)
-            release = fitted(job.setting, 0, own, device)
+            release = job.fit(data, device)
             seconds, peak = watch.read()
-            release.predict(own.x_test, num_draws=job.size.draws, seed=0)
+            release.predict(data.x_test, num_draws=job.size.draws, seed=0)
             watch = _Stopwatch(device)
-            release.predict(own.x_test, num_draws=job.size.draws, seed=0)
+            release.predict(data.x_test, num_draws=job.size.draws, seed=0)
             predicting, _ = watch.read()
             yield {
                 "seconds_per_epoch": round(seconds / job.setting.epochs, 4),
@@ -76,7 +64,7 @@ class _Stopwatch:
         self._start = time.perf_counter()
 
     def read(self) -> tuple[float, int | None]:
-        """Both; bytes are None on a CPU."""
+        """Seconds and bytes, which are None on a CPU."""
         if self._on_gpu:
             torch.cuda.synchronize()
         seconds = time.perf_counter() - self._start

@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import dpbnn
-from dpbnn.experiments.item import Found, mark_of
+from dpbnn.experiments.item import Job, Outcome, mark_of
 from dpbnn.experiments.words import by_accountant
 
 __all__ = ["Epsilons"]
 
 
 @dataclass(frozen=True)
-class Epsilons:
-    """After each of some numbers of steps; a job."""
+class Epsilons(Job):
+    """Epsilon after each of some numbers of steps; a job."""
 
     what: str
     noise_multiplier: float
@@ -41,14 +41,13 @@ class Epsilons:
         return None
 
     @classmethod
-    def run_all(cls, jobs: "Sequence[Epsilons]", device: str) -> Iterator[Found]:
+    def run_all(cls, jobs: "Sequence[Epsilons]", device: str) -> Iterator[Outcome]:
         """Side by side, on the host."""
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            yield from pool.map(cls._found, jobs)
+            yield from pool.map(cls._outcome, jobs)
 
-    def _found(self) -> Found:
-        plans = [
-            dpbnn.PrivacyPlan(self.dataset_size, self.batch_size, steps, 1.0, self.noise_multiplier, self.delta)
-            for steps in self.steps
-        ]
-        return {"epsilon": [by_accountant(plan) for plan in plans]}
+    def _outcome(self) -> Outcome:
+        def plan(steps: int) -> dpbnn.PrivacyPlan:
+            return dpbnn.PrivacyPlan(self.dataset_size, self.batch_size, steps, 1.0, self.noise_multiplier, self.delta)
+
+        return {"epsilon": [by_accountant(plan(steps)) for steps in self.steps]}

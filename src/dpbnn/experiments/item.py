@@ -1,22 +1,24 @@
 """What an experiment is made of.
 
-An item names its jobs, makes results of what they found, and of the results alone a picture and a section of the page.
-Pictures and text can so be made again from the results, and a job that several items ask for is done once.
+An item's template is JSON in which a `Later` stands for each part that needs jobs to be done first; filled with their
+outcomes it is the item's results. Its picture and its section of the page are made of the results alone, and so can be
+made again from files. A job that several items name is done once.
 """
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FULL", "QUICK", "Found", "Item", "Job", "Results", "Size", "mark_of"]
+__all__ = ["FULL", "QUICK", "Item", "Job", "Later", "Outcome", "Results", "Size", "each", "first", "mark_of"]
 
-Found = Mapping[str, Any]
-"""What one job found; JSON."""
+Outcome = Mapping[str, Any]
+"""Of one job; JSON."""
 Results = dict[str, Any]
 """Of one item; JSON, and all that its picture and its section are made of."""
 
@@ -50,38 +52,54 @@ FULL = Size("full", 5, 20, 60_000, 10_000, 15, (1200, 1200), 100, 5)
 QUICK = Size("quick", 2, 3, 6_000, 500, 3, (100, 100), 10, 2)
 
 
-class Job(Protocol):
+class Job(ABC):
     """One piece of work that is done or not: mostly a training run with one seed."""
 
-    @property
-    def key(self) -> str:
-        """Says what it is, and tells it from all others."""
-        ...
+    on_host: ClassVar[bool] = False
+    """Whether it leaves a GPU alone."""
 
     @property
+    @abstractmethod
+    def key(self) -> str:
+        """Names the job, and tells it from all others."""
+
+    @property
+    @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What the outcome depends on, as JSON: with others it is another job."""
-        ...
+        """What the outcome depends on, as JSON: with other settings it is another job."""
 
     @property
     def together(self) -> Hashable:
-        """Jobs of one kind that agree in this are handed over at once."""
-        ...
-
-    @property
-    def on_host(self) -> bool:
-        """Whether it leaves a GPU alone."""
-        ...
+        """Jobs of one kind that agree in this are handed over at once; by default each job by itself."""
+        return self.key
 
     @classmethod
-    def run_all(cls, jobs: Sequence[Self], device: str) -> Iterator[Found]:
-        """What each of these jobs found, in their order."""
-        ...
+    @abstractmethod
+    def run_all(cls, jobs: Sequence[Self], device: str) -> Iterator[Outcome]:
+        """The outcome of each of these jobs, in their order."""
 
 
 def mark_of(settings: Mapping[str, Any]) -> str:
     """Tells settings apart in a key."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:6]
+
+
+@dataclass(frozen=True)
+class Later:
+    """A part of the results that is computed from the outcomes of its jobs, in their order."""
+
+    jobs: Sequence[Job]
+    compute: Callable[[list[Any]], Any]
+
+
+def each(jobs: Sequence[Job], name: str) -> Later:
+    """This part of each outcome."""
+    return Later(jobs, lambda outcomes: [outcome[name] for outcome in outcomes])
+
+
+def first(jobs: Sequence[Job], name: str) -> Later:
+    """This part of the first outcome."""
+    return Later(jobs[:1], lambda outcomes: outcomes[0][name])
 
 
 @dataclass(frozen=True)
@@ -91,15 +109,38 @@ class Item:
     Args:
         name: what it is called by.
         title: the heading of its section.
-        jobs: what has to be done.
-        results: what comes out, from what the jobs found, by their keys.
-        section: the text under the heading, without the picture.
+        template: the results, with a `Later` for each part that needs jobs.
+        section: the text under the heading, without the picture, from the results.
         picture: of the results.
     """
 
     name: str
     title: str
-    jobs: Callable[[Size], Sequence[Job]]
-    results: Callable[[Size, Mapping[str, Found]], Results]
+    template: Callable[[Size], Results]
     section: Callable[[Results], str]
     picture: "Callable[[Results], Figure]"
+
+    def jobs(self, size: Size) -> list[Job]:
+        """What has to be done, each job once."""
+        return list({job.key: job for job in _jobs_in(self.template(size))}.values())
+
+    def results(self, size: Size, outcomes: Mapping[str, Outcome]) -> Results:
+        """The template, filled with the outcomes of all jobs by their keys."""
+        filled: Results = _filled(self.template(size), outcomes)
+        return filled
+
+
+def _jobs_in(part: Any) -> Iterator[Job]:
+    if isinstance(part, Later):
+        yield from part.jobs
+    elif isinstance(part, dict | list):
+        for inner in part.values() if isinstance(part, dict) else part:
+            yield from _jobs_in(inner)
+
+
+def _filled(part: Any, outcomes: Mapping[str, Outcome]) -> Any:
+    if isinstance(part, Later):
+        return part.compute([outcomes[job.key] for job in part.jobs])
+    if isinstance(part, dict):
+        return {name: _filled(inner, outcomes) for name, inner in part.items()}
+    return [_filled(inner, outcomes) for inner in part] if isinstance(part, list) else part

@@ -4,15 +4,18 @@ What is tuned of them (`dpbnn.experiments.tuning` says on what) is a recipe; it 
 """
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import dpbnn
 from dpbnn.experiments.item import Size
-from dpbnn.experiments.settings import Setting, paper
+from dpbnn.experiments.settings import METHODS, NETWORKS, Setting, paper
+from dpbnn.experiments.training import epsilons, figures
 from dpbnn.methods import Method
 
-__all__ = ["BEST", "WAYS", "Recipe", "best", "falling", "three_ways"]
+__all__ = ["BEST", "WAYS", "Recipe", "best", "falling", "rows_in_three_ways"]
 
 BATCH_SHARE, EPOCHS, LEVELS = 2048 / 60_000, 40, 8
 """Of all recipes; the rate falls in so many equal steps to an eighth, but for DP-SGLD."""
@@ -101,7 +104,23 @@ def best(data: str, network: str, method: str, size: Size) -> Setting:
 WAYS = {"private": "private, paper's settings", "best": "private, best settings", "not_private": "not private"}
 
 
-def three_ways(data: str, network: str, method: str, prior: str, size: Size) -> dict[str, Setting]:
-    """The paper's setting, the best one, and the paper's without privacy."""
-    private, plain = (paper(data, network, method, prior, own, size) for own in (True, False))
-    return {"private": private, "best": best(data, network, method, size), "not_private": plain}
+def rows_in_three_ways(
+    data: str, priors: Mapping[str, str], names: Iterable[str], kind: str, size: Size
+) -> list[dict[str, Any]]:
+    """A row for each network and method, with its figures of this kind by way and name."""
+    rows = []
+    for network, method in product(NETWORKS, METHODS):
+        dp, plain = (paper(data, network, method, priors[method], is_private, size) for is_private in (True, False))
+        settings = dict(zip(WAYS, (dp, best(data, network, method, size), plain), strict=True))
+        ours = {way: {name: figures(name, setting, size, kind) for name in names} for way, setting in settings.items()}
+        rows.append(
+            {
+                "network": network,
+                "method": method,
+                "settings": {way: setting.to_json() for way, setting in settings.items()},
+                "seeds": list(range(size.seeds)),
+                "epsilon": {way: epsilons(settings[way]) for way in ("private", "best")},
+                "ours": ours,
+            }
+        )
+    return rows

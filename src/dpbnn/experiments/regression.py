@@ -10,24 +10,22 @@ import statistics
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from itertools import product
+from typing import Any
 
 import torch
 
 import dpbnn
 from dpbnn import metrics
-from dpbnn.experiments.item import Found, Item, Job, Results, Size, mark_of
-from dpbnn.experiments.pictures import titled
+from dpbnn.experiments.item import Item, Later, Outcome, Results, Size, each, first
+from dpbnn.experiments.pictures import Axes, Figure, titled
 from dpbnn.experiments.recipes import falling
 from dpbnn.experiments.settings import METHODS
 from dpbnn.experiments.simulated import NOISE_MEAN_SQUARE, TRAIN_RECORDS, Simulated, simulate
-from dpbnn.experiments.words import by_accountant, number, paragraph, private, spread, table
+from dpbnn.experiments.training import SeededRun, epsilons
+from dpbnn.experiments.words import METHOD, number, paragraph, private, spread, table_of
 from dpbnn.methods import Method
 from dpbnn.plots import style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["ITEM"]
 
@@ -58,6 +56,11 @@ class RegressionSetting:
     is_private: bool = True
     activation: str = "relu"
     dropout: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """For a progress bar."""
+        return f"regression, {type(self.method).__name__}"
 
     def plan(self) -> dpbnn.PrivacyPlan:
         """All records in every step."""
@@ -97,24 +100,15 @@ BEST = {
 """Chosen on other simulations (seeds 100 to 109) than those that are reported."""
 
 
-@dataclass(frozen=True)
-class Regression:
+class Regression(SeededRun):
     """One simulation, its network, and what both the network and the oracle predict; a job."""
 
     setting: RegressionSetting
-    seed: int
-    size: Size
-    on_host: ClassVar[bool] = False
 
     @property
-    def key(self) -> str:
-        """For example "regression, SGLD, 1f0a93, seed 0"."""
-        return f"regression, {type(self.setting.method).__name__}, {mark_of(self.settings)}, seed {self.seed}"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The setting, and how much is measured."""
-        return {"setting": self.setting.to_json(), "seed": self.seed, "draws": DRAWS * self.size.draws}
+    def measured(self) -> dict[str, Any]:
+        """So many draws."""
+        return {"draws": DRAWS * self.size.draws}
 
     @property
     def together(self) -> Hashable:
@@ -122,40 +116,34 @@ class Regression:
         return repr(self.setting)
 
     @classmethod
-    def run_all(cls, jobs: "Sequence[Regression]", device: str) -> Iterator[Found]:
+    def run_all(cls, jobs: "Sequence[Regression]", device: str) -> Iterator[Outcome]:
         """One after another."""
         for job in jobs:
-            own = simulate(job.seed)
+            data = simulate(job.seed)
             torch.manual_seed(job.seed)
+            model = job.setting.model().to(device)
+            how: Any = {"method": job.setting.method, "plan": job.setting.plan(), "seed": job.seed}
+            how["likelihood"] = dpbnn.HeteroscedasticGaussian()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
-                release = dpbnn.fit(
-                    job.setting.model().to(device),
-                    own.x.to(device),
-                    own.y.to(device),
-                    method=job.setting.method,
-                    plan=job.setting.plan(),
-                    likelihood=dpbnn.HeteroscedasticGaussian(),
-                    seed=job.seed,
-                    progress=False,
-                )
-            yield {"seed": job.seed, **_measured(release, own, job)}
+                release = dpbnn.fit(model, data.x.to(device), data.y.to(device), **how, progress=False)
+            yield job.measure(release, data)
+
+    def measure(self, release: dpbnn.Release, data: Simulated) -> Outcome:
+        """Errors and coverage on the test records; bands of the first simulation."""
+        how: Any = {"num_draws": DRAWS * self.size.draws, "seed": self.seed}
+        prediction: Any = release.predict(data.x_test, **how)
+        oracle = data.oracle(data.x_test)
+        return {
+            "epsilon": release.guarantee.epsilon if self.setting.is_private else None,
+            "squared_error": round(metrics.regression.rmse(prediction, data.y_test) ** 2, 5),
+            "oracle": round(float((oracle - data.y_test[:, 0]).square().mean()), 5),
+            "coverage": round(metrics.regression.coverage(prediction, data.y_test, 0.95), 5),
+            "bands": _bands(release, data, how) if self.seed == 0 else None,
+        }
 
 
-def _measured(release: dpbnn.Release, own: Simulated, job: Regression) -> dict[str, Any]:
-    how: Any = {"num_draws": DRAWS * job.size.draws, "seed": job.seed}
-    prediction: Any = release.predict(own.x_test, **how)
-    oracle = own.oracle(own.x_test)
-    return {
-        "epsilon": release.guarantee.epsilon if job.setting.is_private else None,
-        "squared_error": round(metrics.regression.rmse(prediction, own.y_test) ** 2, 5),
-        "oracle": round(float((oracle - own.y_test[:, 0]).square().mean()), 5),
-        "coverage": round(metrics.regression.coverage(prediction, own.y_test, 0.95), 5),
-        "bands": _bands(release, own, how) if job.seed == 0 else None,
-    }
-
-
-def _bands(release: dpbnn.Release, own: Simulated, how: Mapping[str, Any]) -> dict[str, list[float]]:
+def _bands(release: dpbnn.Release, data: Simulated, how: Mapping[str, Any]) -> dict[str, list[float]]:
     """Over the inputs and a little beyond."""
     x = torch.linspace(-4, 4, 81)[:, None]
     prediction: Any = release.predict(x, **how)
@@ -164,123 +152,129 @@ def _bands(release: dpbnn.Release, own: Simulated, how: Mapping[str, Any]) -> di
         "mean": prediction.mean,
         "epistemic": prediction.epistemic_variance.sqrt(),
         "total": (prediction.epistemic_variance + prediction.aleatoric_variance).sqrt(),
-        "oracle": own.oracle(x),
+        "oracle": data.oracle(x),
     }
     return {name: [round(value, 4) for value in values.flatten().tolist()] for name, values in lines.items()}
 
 
+def template(size: Size) -> Results:
+    """A row for each method, in its ways."""
+    rows = []
+    for method, told in PAPER.items():
+        ways = {way: _way(setting, size) for way, setting in settings_of(method).items()}
+        rows.append({"method": method, "paper": dict(zip(("private", "not_private"), told, strict=True)), **ways})
+    oracle = each(_runs(BEST["sgld"], size), "oracle")
+    data = {name: [round(value, 4) for value in getattr(simulate(0), name)[:, 0].tolist()] for name in ("x", "y")}
+    return {"noise_mean_square": NOISE_MEAN_SQUARE, "oracle": oracle, "rows": rows, "data": data}
+
+
 def settings_of(method: str) -> dict[str, RegressionSetting]:
     """By way."""
-    own = THE_PAPERS[method]
+    private = THE_PAPERS[method]
     printed = {"as_printed": langevin(2.5e-4, 100.0, 0.1, STEPS, "relu")} if method == "sgld" else {}
-    return {"not_private": replace(own, is_private=False), "private": own, **printed, "best": BEST[method]}
+    return {"not_private": replace(private, is_private=False), "private": private, **printed, "best": BEST[method]}
 
 
-def runs_of(setting: RegressionSetting, size: Size) -> list[Regression]:
-    """One for each simulation."""
-    return [Regression(setting, seed, size) for seed in range(size.regression_seeds)]
+def _runs(setting: RegressionSetting, size: Size) -> list[Regression]:
+    return Regression.of(setting, size, size.regression_seeds)
 
 
-def jobs(size: Size) -> Sequence[Job]:
-    """Three methods in their ways."""
-    return [run for method in PAPER for setting in settings_of(method).values() for run in runs_of(setting, size)]
+def _way(setting: RegressionSetting, size: Size) -> Results:
+    runs = _runs(setting, size)
+
+    def errors(outcomes: list[Outcome]) -> list[float | None]:
+        return [run["squared_error"] if run["squared_error"] < DIVERGED else None for run in outcomes]
+
+    return {
+        "settings": setting.to_json(),
+        "seeds": [run.seed for run in runs],
+        "epsilon": epsilons(setting),
+        "ours": Later(runs, errors),
+        "coverage": each(runs, "coverage"),
+        "oracle": each(runs, "oracle"),
+        "bands": first(runs, "bands"),
+    }
 
 
-def results(size: Size, found: Mapping[str, Found]) -> Results:
-    """A row for each method."""
-    rows = []
-    for method in PAPER:
-        row: dict[str, Any] = {
-            "method": method,
-            "paper": dict(zip(("private", "not_private"), PAPER[method], strict=True)),
-        }
-        for way, setting in settings_of(method).items():
-            runs = [found[run.key] for run in runs_of(setting, size)]
-            row[way] = {
-                "settings": setting.to_json(),
-                "seeds": [run["seed"] for run in runs],
-                "epsilon": by_accountant(setting.plan()) if setting.is_private else None,
-                "ours": [run["squared_error"] if run["squared_error"] < DIVERGED else None for run in runs],
-                "coverage": [run["coverage"] for run in runs],
-                "oracle": [run["oracle"] for run in runs],
-                "bands": runs[0]["bands"],
-            }
-        rows.append(row)
-    own = simulate(0)
-    data = {name: [round(value, 4) for value in getattr(own, name)[:, 0].tolist()] for name in ("x", "y")}
-    return {"noise_mean_square": NOISE_MEAN_SQUARE, "oracle": rows[0]["best"]["oracle"], "rows": rows, "data": data}
-
-
-def section(found: Results) -> str:
+def section(results: Results) -> str:
     """Errors beside the oracle's, and where the paper does not fit."""
-    printed, best = (found["rows"][0][way] for way in ("as_printed", "best"))
-    parts = [
-        paragraph(f"""
+    printed, best = (results["rows"][0][way] for way in ("as_printed", "best"))
+    return "\n\n".join(
+        [
+            paragraph(f"""
             250 records for training and 150 for testing, drawn as the paper's text has it (lengthscale 1, which it does
             not give), a new draw for each seed; delta 1/250. The oracle is the exact Gaussian process that knows kernel
-            and noise; its squared error is **{spread(found["oracle"])}**. Beside the errors stands the median of their
-            ratios to the oracle's on the same records.
+            and noise; its squared error is **{spread(results["oracle"])}**. Beside the errors stands the median of
+            their ratios to the oracle's on the same records.
         """),
-        _errors(found),
-        paragraph(f"""
-            The noise of the targets alone has mean square {found["noise_mean_square"]:.2f}: medians of 0.510 and 0.523
-            over 20 draws of data as described are out of reach, also of the oracle's, and 0.562 and 0.591 would be rare
-            luck. The paper's rate of DP-SGLD, 2.5e-4 with clip norm 100, is that of a mean gradient here, as for the
-            other methods: eta = 2.5e-4 / 250, with noise multiplier 1 / (sqrt(eta) C) = 10 and its epsilon. As the eta
-            of its Algorithm 2 it would mean a noise multiplier of {printed["settings"]["noise_multiplier"]:.3f} and
-            epsilon {printed["epsilon"]["pld"]:.0f}. Caption and text of its figure swap the two colours.
+            _errors(results),
+            paragraph(f"""
+            The noise of the targets alone has mean square {results["noise_mean_square"]:.2f}: medians of 0.510 and
+            0.523 over 20 draws of data as described are out of reach, also of the oracle's, and 0.562 and 0.591 would
+            be rare luck. The paper's rate of DP-SGLD, 2.5e-4 with clip norm 100, is that of a mean gradient here, as
+            for the other methods: eta = 2.5e-4 / 250, with noise multiplier 1 / (sqrt(eta) C) = 10 and its epsilon. As
+            the eta of its Algorithm 2 it would mean a noise multiplier of {printed["settings"]["noise_multiplier"]:.3f}
+            and epsilon {printed["epsilon"]["pld"]:.0f}. Caption and text of its figure swap the two colours.
         """),
-        paragraph(f"""
+            paragraph(f"""
             The best settings have {best["settings"]["steps"]} steps with sqrt(2) times the noise, which is as private,
             and clip norm 10; DP-SGLD also tanh for ReLU and a wider prior. They were chosen by hand, by the error on
             other simulations than these, and DP-SGLD was given the most thought. Its error is the smallest of them, and
             its 95 % intervals are too narrow. MC Dropout takes plain SGD here.
         """),
+        ]
+    )
+
+
+def _errors(results: Results) -> str:
+    rows = [
+        {"method": row["method"], "name": name, "paper": row["paper"].get(way), **row[way]}
+        for row in results["rows"]
+        for way, name in WAYS.items()
+        if way in row
     ]
-    return "\n\n".join(parts)
+
+    def ratio(row: Results) -> str:
+        pairs = zip(row["ours"], row["oracle"], strict=True)
+        return f"{statistics.median(error / oracle for error, oracle in pairs if error is not None):.2f}x"
+
+    return table_of(
+        rows,
+        METHOD,
+        ("", lambda row: row["name"]),
+        ("epsilon", lambda row: private(row["epsilon"] and row["epsilon"]["pld"])),
+        ("paper", lambda row: number(row["paper"])),
+        ("ours", lambda row: spread(row["ours"])),
+        ("over the oracle", ratio),
+        ("coverage of 95 % intervals", lambda row: number(statistics.median(row["coverage"]))),
+    )
 
 
-def _errors(found: Results) -> str:
-    lines = []
-    for row in found["rows"]:
-        for way, name in WAYS.items():
-            if way in row:
-                own = row[way]
-                epsilon = own["epsilon"]["pld"] if own["epsilon"] else None
-                pairs = zip(own["ours"], own["oracle"], strict=True)
-                ratio = statistics.median(error / oracle for error, oracle in pairs if error is not None)
-                cells = [private(epsilon), number(row["paper"].get(way)), spread(own["ours"]), f"{ratio:.2f}x"]
-                lines.append([METHODS[row["method"]], name, *cells, number(statistics.median(own["coverage"]))])
-    columns = ["method", "", "epsilon", "paper", "ours", "over the oracle", "coverage of 95 % intervals"]
-    return table(columns, lines)
-
-
-def picture(found: Results) -> "Figure":
+def picture(results: Results) -> Figure:
     """The bands of the first simulation, two standard deviations wide."""
-    shown = {way: name for way, name in WAYS.items() if way != "as_printed"}
-    figure, axes = style.panels(len(shown), len(PAPER), height=52)
-    for line, (way, name) in enumerate(shown.items()):
-        for column, row in enumerate(found["rows"]):
-            one, bands = axes[line * len(PAPER) + column], row[way]["bands"]
-            _draw(one, bands, found["data"])
-            titled(one, f"{METHODS[row['method']]}\n{name}")
+    figure, axes = style.panels(3, len(PAPER), height=52)
+    shown = product(("not_private", "private", "best"), results["rows"])
+    for panel, (way, row) in zip(axes, shown, strict=True):
+        _draw(panel, row[way]["bands"], results["data"])
+        titled(panel, f"{METHODS[row['method']]}\n{WAYS[way]}")
     style.top_legend(figure, axes[0], columns=5)
     return figure
 
 
-def _draw(axes: "Axes", bands: Mapping[str, Sequence[float]], data: Mapping[str, Sequence[float]]) -> None:
-    def band(width: str) -> tuple[list[float], list[float]]:
-        pairs = list(zip(bands["mean"], bands[width], strict=True))
-        return [mean - 2 * std for mean, std in pairs], [mean + 2 * std for mean, std in pairs]
-
+def _draw(axes: Axes, bands: Mapping[str, Sequence[float]], data: Mapping[str, Sequence[float]]) -> None:
     axes.plot(data["x"], data["y"], ".", color=style.GREY, markersize=1.5, label="training records")
-    axes.fill_between(bands["x"], *band("total"), color=style.SKY, alpha=0.45, linewidth=0, label="new targets")
-    axes.fill_between(
-        bands["x"], *band("epistemic"), color=style.BLUE, alpha=0.5, linewidth=0, label="doubt about the weights"
-    )
+    looks = {
+        "total": (style.SKY, 0.45, "new targets"),
+        "epistemic": (style.BLUE, 0.5, "uncertainty about the weights"),
+    }
+    mean = torch.tensor(bands["mean"], dtype=torch.float64)
+    for width, (colour, alpha, label) in looks.items():
+        reach = 2 * torch.tensor(bands[width], dtype=torch.float64)
+        low, high = (mean - reach).tolist(), (mean + reach).tolist()
+        axes.fill_between(bands["x"], low, high, color=colour, alpha=alpha, linewidth=0, label=label)
     axes.plot(bands["x"], bands["oracle"], color=style.VERMILION, linestyle="--", linewidth=1, label="oracle's mean")
     axes.plot(bands["x"], bands["mean"], color=style.INK, linewidth=1.2, label="mean")
     axes.set(xlabel="x", ylabel="y", xlim=(-4, 4), ylim=(-6, 6))
 
 
-ITEM = Item("regression", "Regression", jobs, results, section, picture)
+ITEM = Item("regression", "Regression", template, section, picture)

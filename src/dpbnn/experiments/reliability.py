@@ -1,23 +1,20 @@
 """The reliability diagrams: accuracy against confidence, all panels of the paper's three figures."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from dpbnn import plots
-from dpbnn.experiments.item import Found, Item, Job, Results, Size
-from dpbnn.experiments.pictures import titled
-from dpbnn.experiments.settings import METHODS, Setting, paper
-from dpbnn.experiments.training import found_by, runs_of
-from dpbnn.experiments.words import by_accountant, table
+from dpbnn.experiments.item import Item, Later, Results, Size
+from dpbnn.experiments.pictures import Figure, titled
+from dpbnn.experiments.settings import METHODS, paper
+from dpbnn.experiments.training import Training, about
+from dpbnn.experiments.words import table_of
 from dpbnn.metrics import classification
 from dpbnn.plots import style
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = ["ITEM", "PANELS", "named", "settings_of"]
+__all__ = ["BAYESIAN", "ITEM", "PANELS", "panel_of", "title_of"]
 
 BAYESIAN = ("sgld", "bbp", "mc_dropout")
 PANELS = [
@@ -29,39 +26,30 @@ PANELS = [
 """Method, prior and whether it is private; on the MLP."""
 
 
-def settings_of(size: Size) -> list[Setting]:
-    """One for each panel."""
-    return [paper("mnist", "mlp", method, prior, is_private, size) for method, prior, is_private in PANELS]
+def template(size: Size) -> Results:
+    """The bins of each panel, all seeds together."""
+    return {"rows": [panel_of(*panel, size, "reliability", "bins", _pooled) for panel in PANELS]}
 
 
-def named(method: str, prior: str, is_private: bool) -> str:
+def panel_of(method: str, prior: str, is_private: bool, size: Size, kind: str, name: str, pool: Any) -> Results:
+    """A row for a panel, which has under `name` what `pool` makes of this kind of figure of all runs."""
+    setting = paper("mnist", "mlp", method, prior, is_private, size)
+    pooled = Later(Training.of(setting, size), lambda runs: pool([run[kind] for run in runs if run[kind]]))
+    return {"method": method, "prior": prior, "is_private": is_private, **about(setting, size), name: pooled}
+
+
+def title_of(row: Results) -> str:
     """The title of a panel."""
-    return f"{'DP-' if is_private else ''}{METHODS[method]}, {'no prior' if prior == 'none' else f'{prior} prior'}"
-
-
-def jobs(size: Size) -> Sequence[Job]:
-    """The runs of the accuracy and calibration tables."""
-    return [run for setting in settings_of(size) for run in runs_of(setting, size)]
-
-
-def results(size: Size, found: Mapping[str, Found]) -> Results:
-    """Of each panel the bins, all seeds together."""
-    rows = []
-    for panel, setting in zip(PANELS, settings_of(size), strict=True):
-        runs = found_by(setting, size, found)
-        bins = _pooled([run["reliability"] for run in runs if run["reliability"]])
-        about = dict(zip(("method", "prior", "is_private"), panel, strict=True))
-        about |= {"settings": setting.to_json(), "seeds": [run["seed"] for run in runs]}
-        rows.append(about | {"epsilon": by_accountant(setting.plan()), "bins": bins})
-    return {"rows": rows}
+    prior = "no prior" if row["prior"] == "none" else f"{row['prior']} prior"
+    return f"{'DP-' if row['is_private'] else ''}{METHODS[row['method']]}, {prior}"
 
 
 def _pooled(every: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, list[Any]]:
     """Counts add up; means are averaged by them."""
-    count = torch.tensor([own["count"] for own in every], dtype=torch.float64)
+    count = torch.tensor([bins["count"] for bins in every], dtype=torch.float64)
     pooled: dict[str, list[Any]] = {"count": count.sum(dim=0).long().tolist()}
     for name in ("confidence", "accuracy"):
-        values = torch.tensor([[0.0 if value is None else value for value in own[name]] for own in every])
+        values = torch.tensor([[0.0 if value is None else value for value in bins[name]] for bins in every])
         mean = (values.double() * count).sum(dim=0) / count.sum(dim=0)
         pooled[name] = [None if value != value else round(value, 5) for value in mean.tolist()]
     return pooled
@@ -77,34 +65,39 @@ def curve_of(bins: Mapping[str, Sequence[float | None]]) -> classification.Relia
     return classification.ReliabilityCurve(edges, confidence, accuracy, torch.tensor(bins["count"]))
 
 
-def section(found: Results) -> str:
+def section(results: Results) -> str:
     """The errors behind the panels; test images of all seeds are counted together."""
-    rows = []
-    for row in found["rows"]:
+
+    def surplus(row: Results) -> str:
         curve = curve_of(row["bins"])
-        surplus = (curve.confidence - curve.accuracy).nan_to_num(0.0)
-        mean = float((surplus * curve.count).sum() / curve.count.sum())
-        side = "too sure" if mean > 0 else "too cautious"
-        title = named(row["method"], row["prior"], row["is_private"])
-        rows.append([title, f"{curve.expected_calibration_error:.3f}", f"{abs(mean):.3f} {side}"])
+        gaps = (curve.confidence - curve.accuracy).nan_to_num(0.0)
+        mean = float((gaps * curve.count).sum() / curve.count.sum())
+        return f"{abs(mean):.3f} {'too sure' if mean > 0 else 'too cautious'}"
+
     text = (
         "On the MLP, at the paper's settings; the answers of all seeds together, so that errors differ a little from "
         "the medians above. Above the diagonal a network is too cautious, below it too sure; bars show how many "
         "answers have which confidence, and bins with few are pale."
     )
-    return f"{text}\n\n{table(['', 'ECE', 'confidence beside accuracy, on average'], rows)}"
+    table = table_of(
+        results["rows"],
+        ("", title_of),
+        ("ECE", lambda row: f"{curve_of(row['bins']).expected_calibration_error:.3f}"),
+        ("confidence beside accuracy, on average", surplus),
+    )
+    return f"{text}\n\n{table}"
 
 
-def picture(found: Results) -> "Figure":
-    """A panel for each."""
-    count = len(found["rows"])
+def picture(results: Results) -> Figure:
+    """A panel for each row."""
+    count = len(results["rows"])
     figure, axes = style.panels((count + 2) // 3, 3, height=75)
-    for one, row in zip(axes, found["rows"], strict=False):
-        plots.reliability_diagram(curve_of(row["bins"]), one)
-        titled(one, named(row["method"], row["prior"], row["is_private"]))
-    for one in axes[count:]:
-        one.set_visible(False)
+    for panel, row in zip(axes, results["rows"], strict=False):
+        plots.reliability_diagram(curve_of(row["bins"]), panel)
+        titled(panel, title_of(row))
+    for panel in axes[count:]:
+        panel.set_visible(False)
     return figure
 
 
-ITEM = Item("reliability", "Reliability diagrams", jobs, results, section, picture)
+ITEM = Item("reliability", "Reliability diagrams", template, section, picture)

@@ -1,4 +1,4 @@
-"""Jobs are done once: what they found is kept in files, and an interrupted run goes on where it stopped.
+"""Jobs are done once: their outcomes are kept in files, and an interrupted run goes on where it stopped.
 
 Guarantees:
     A job that is done is not done again, unless its settings have changed.
@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dpbnn.experiments.item import Found, Job
+from dpbnn.experiments.item import Job, Outcome
 
 __all__ = ["Done", "JobStore", "run_jobs", "write"]
 
@@ -30,9 +30,9 @@ AT_ONCE = 10
 
 @dataclass(frozen=True)
 class Done:
-    """What a job found, on which machine and day, and in how many seconds; the first of a batch has what all share."""
+    """A job's outcome; about it: machine, day, and seconds, of which the first of a batch has what all share."""
 
-    found: Found
+    outcome: Outcome
     about: Mapping[str, Any]
 
 
@@ -43,7 +43,7 @@ class JobStore:
     folder: Path
 
     def done(self, job: Job) -> Done | None:
-        """What is known of the job, if it is done."""
+        """The outcome of the job, if it is done."""
         file = self._file(job)
         if not file.is_file():
             return None
@@ -51,8 +51,8 @@ class JobStore:
         return Done(kept["found"], kept["about"])
 
     def keep(self, job: Job, done: Done) -> None:
-        """Write down what the job found."""
-        text = json.dumps({"key": job.key, "settings": job.settings, "found": done.found, "about": done.about})
+        """Write down the outcome of the job."""
+        text = json.dumps({"key": job.key, "settings": job.settings, "found": done.outcome, "about": done.about})
         write(self._file(job), text.encode())
 
     def _file(self, job: Job) -> Path:
@@ -64,12 +64,15 @@ class JobStore:
 def run_jobs(
     jobs: Iterable[Job], store: JobStore, device: str, minutes: float | None, show: bool
 ) -> Mapping[str, Done]:
-    """What all jobs found, by their keys; those that are not done are done now, until the time is up."""
+    """The outcomes of all jobs, by their keys; jobs that are not done are done now, until the time is up."""
     every = list({job.key: job for job in jobs}.values())
-    done = {job.key: own for job in every if (own := store.done(job)) is not None}
+    done = {job.key: kept for job in every if (kept := store.done(job)) is not None}
     left = [job for job in every if job.key not in done]
     end = time.monotonic() + 60 * (minutes if minutes is not None else float("inf"))
-    with _progress(show and bool(left)) as bar:
+    columns = MofNCompleteColumn(), BarColumn(20), TimeRemainingColumn(), TextColumn("{task.description}")
+    console = Console(stderr=True)
+    hidden = not (show and left and console.is_terminal)
+    with Progress(*columns, console=console, disable=hidden, transient=True) as bar:
         task = bar.add_task("", total=len(every), completed=len(done))
         for some in _batches(left):
             if time.monotonic() > end:
@@ -98,12 +101,6 @@ def _batches(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
     for group in groups.values():
         for start in range(0, len(group), AT_ONCE):
             yield group[start : start + AT_ONCE]
-
-
-def _progress(show: bool) -> Progress:
-    columns = MofNCompleteColumn(), BarColumn(20), TimeRemainingColumn(), TextColumn("{task.description}")
-    console = Console(stderr=True)
-    return Progress(*columns, console=console, disable=not (show and console.is_terminal), transient=True)
 
 
 def write(file: Path, contents: bytes) -> None:

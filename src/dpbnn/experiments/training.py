@@ -1,9 +1,10 @@
 """Training runs of image classifiers, and everything that is measured on them."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -11,64 +12,98 @@ from torch import Tensor
 import dpbnn
 from dpbnn import metrics
 from dpbnn.data import IMAGE_SETS, Images, load_images
-from dpbnn.experiments.item import Found, Size
-from dpbnn.experiments.recipes import three_ways
-from dpbnn.experiments.seeded_run import SeededRun
-from dpbnn.experiments.settings import METHODS, NETWORKS, Setting
-from dpbnn.experiments.words import by_accountant
+from dpbnn.experiments.item import Job, Later, Outcome, Results, Size, mark_of
+from dpbnn.experiments.settings import Setting
+from dpbnn.experiments.words import by_accountant, upward
 
-__all__ = [
-    "Training",
-    "fitted",
-    "found_by",
-    "images",
-    "rows_in_three_ways",
-    "runs_in_three_ways",
-    "runs_of",
-    "trained",
-]
+__all__ = ["ImageRun", "SeededRun", "Training", "about", "epsilons", "figures", "images", "tightest_epsilon"]
 
 FOREIGN = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
-"""What a classifier has never seen the like of."""
+"""The images that a classifier has never seen the like of."""
 DECIMALS = 5
 
 
-class Training(SeededRun):
-    """A run, and everything that is measured on it; a job.
+@dataclass(frozen=True)
+class SeededRun(Job):
+    """A setting with a seed: of the network's initial weights and of the method's draws; a job.
 
-    All figures of `dpbnn.metrics.evaluate` on the test images, the bins behind the calibration errors, and how well
-    doubt tells images of another kind apart; nothing where the network has diverged.
+    Sampling and noise are fresh in every run.
     """
 
+    setting: Any
+    seed: int
+    size: Size
+    purpose: ClassVar[str] = ""
+    """What for, where runs of one setting are measured in several ways."""
+
     @classmethod
-    def run_all(cls, jobs: "Sequence[Training]", device: str) -> Iterator[Found]:
-        """All at once, where a GPU can."""
-        own = images(jobs[0].setting.data, jobs[0].size, device)
-        releases = trained([(job.setting, job.seed) for job in jobs], own, device)
+    def of(cls, setting: Any, size: Size, seeds: int | None = None) -> list[Self]:
+        """One run for each seed."""
+        return [cls(setting, seed, size) for seed in range(size.seeds if seeds is None else seeds)]
+
+    @property
+    def key(self) -> str:
+        """For example "mnist, CNN, DP-SGLD, 1f0a93, seed 0, by epoch"."""
+        name = f"{self.setting.label}, {mark_of(self.settings)}, seed {self.seed}"
+        return f"{name}, {self.purpose}" if self.purpose else name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The setting, the seed, and how much is measured."""
+        return {"setting": self.setting.to_json(), "seed": self.seed} | self.measured
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        """How much is measured."""
+        return {"test_records": self.size.test_records, "draws": self.size.draws}
+
+
+class ImageRun(SeededRun):
+    """A run on images; a job. Runs of one length on the same data are trained at once, where a GPU can."""
+
+    setting: Setting
+
+    @property
+    def together(self) -> Hashable:
+        """Runs of one length on the same data."""
+        return self.setting.data, self.setting.network, self.setting.steps
+
+    @property
+    def trained_setting(self) -> Setting:
+        """The setting, in the form that keeps what is measured."""
+        return self.setting
+
+    def images(self, device: str) -> Images:
+        """Those that are trained and tested on."""
+        return images(self.setting.data, self.size, device)
+
+    def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
+        """The outcome, from the trained network."""
+        raise NotImplementedError
+
+    def fit(self, data: Images, device: str, **more: Any) -> dpbnn.Release:
+        """Train this run alone; `more` goes to `dpbnn.fit`."""
+        how = vars(self._setup(device)) | {"execution": _execution_on(device), "progress": False}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
+            return dpbnn.fit(X=data.x, y=data.y, **how, **more)
+
+    @classmethod
+    def run_all(cls, jobs: "Sequence[Self]", device: str) -> Iterator[Outcome]:
+        """Train all runs at once, where a GPU can, and measure them one after another."""
+        data = jobs[0].images(device)
+        setups = [job._setup(device) for job in jobs]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
+            releases = dpbnn.fit_many(setups, data.x, data.y, execution=_execution_on(device), progress=False)
         for job, release in zip(jobs, releases, strict=True):
-            yield {"seed": job.seed, **_measured(release, own, job)}
+            yield job.measure(release, data)
 
-
-def trained(runs: Sequence[tuple[Setting, int]], own: Images, device: str) -> list[dpbnn.Release]:
-    """What comes out of settings with their seeds, all at once where a GPU can."""
-    setups = []
-    for setting, seed in runs:
-        torch.manual_seed(seed)
+    def _setup(self, device: str) -> dpbnn.Setup:
+        torch.manual_seed(self.seed)
+        setting = self.trained_setting
         model = setting.model().to(device)
-        setups.append(dpbnn.Setup(model, setting.method, setting.plan(), dpbnn.Categorical(), seed))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
-        return dpbnn.fit_many(setups, own.x, own.y, execution=_execution_on(device), progress=False)
-
-
-def fitted(setting: Setting, seed: int, own: Images, device: str, **more: Any) -> dpbnn.Release:
-    """What comes out of one setting by itself; `more` goes to `dpbnn.fit`."""
-    torch.manual_seed(seed)
-    how: Any = {"method": setting.method, "plan": setting.plan(), "likelihood": dpbnn.Categorical(), "seed": seed}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
-        model = setting.model().to(device)
-        return dpbnn.fit(model, own.x, own.y, **how, execution=_execution_on(device), progress=False, **more)
+        return dpbnn.Setup(model, setting.method, setting.plan(), dpbnn.Categorical(), self.seed)
 
 
 def _execution_on(device: str) -> dpbnn.Execution:
@@ -76,76 +111,63 @@ def _execution_on(device: str) -> dpbnn.Execution:
     return dpbnn.Execution(precision="tf32" if device == "cuda" else None)
 
 
-def runs_of(setting: Setting, size: Size) -> list[Training]:
-    """One for each seed."""
-    return [Training(setting, seed, size) for seed in range(size.seeds)]
+class Training(ImageRun):
+    """A run and everything that is measured on it; a job.
+
+    All figures of `dpbnn.metrics.evaluate` on the test images, the bins behind the calibration errors, and how well
+    uncertainty tells images of another kind apart; nothing where the network has diverged.
+    """
+
+    def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
+        """With as many draws as the size says."""
+        how: Any = {"num_draws": self.size.draws, "seed": self.seed}
+        labels = data.y_test.cpu()
+        prediction: Any = release.predict(data.x_test, **how)
+        epsilon = release.guarantee.epsilon if self.setting.is_private else None
+        known = {"epsilon": epsilon, "steps_taken": release.settings["steps_taken"]}
+        if not prediction.probabilities.isfinite().all():
+            return known | dict.fromkeys(("figures", "reliability", "confidence", "foreign"))
+        foreign: Any = release.predict(_foreign(data, self.size), **how)
+        curve = metrics.classification.reliability_curve(prediction.probabilities, labels)
+        histogram = metrics.classification.confidence_histogram(prediction.probabilities, labels)
+        told_apart = {
+            score: metrics.uncertainty.out_of_distribution_auroc(getattr(prediction, score), getattr(foreign, score))
+            for score in ("mutual_information", "entropy")
+        }
+        return known | {
+            "figures": {name: round(value, DECIMALS) for name, value in metrics.evaluate(prediction, labels).items()},
+            "reliability": {name: _listed(getattr(curve, name)) for name in ("confidence", "accuracy", "count")},
+            "confidence": {name: _listed(getattr(histogram, name)) for name in ("correct", "wrong")},
+            "foreign": {score: round(value, DECIMALS) for score, value in told_apart.items()},
+        }
 
 
-def found_by(setting: Setting, size: Size, found: Mapping[str, Found]) -> list[Found]:
-    """What the runs of a setting found, by seed."""
-    return [found[run.key] for run in runs_of(setting, size)]
+def figures(name: str, setting: Setting, size: Size, kind: str = "figures") -> Later:
+    """The figure of this name of each run of the setting; None where the run has diverged."""
+    return Later(Training.of(setting, size), lambda runs: [run[kind] and run[kind][name] for run in runs])
 
 
-def runs_in_three_ways(data: str, priors: Mapping[str, str], size: Size) -> list[Training]:
-    """Of all methods, each with its prior, on both networks."""
-    every = [three_ways(data, network, method, priors[method], size) for network in NETWORKS for method in METHODS]
-    return [run for settings in every for setting in settings.values() for run in runs_of(setting, size)]
+def epsilons(setting: Any) -> Later:
+    """Of the setting, by every accountant."""
+    return Later([], lambda _: by_accountant(setting.plan()))
 
 
-def rows_in_three_ways(
-    data: str,
-    priors: Mapping[str, str],
-    size: Size,
-    found: Mapping[str, Found],
-    measured: Callable[[Sequence[Found]], Any],
-) -> list[dict[str, Any]]:
-    """What these runs found: a row for each network and method, with what is `measured` on the runs of each way."""
-    rows = []
-    for network in NETWORKS:
-        for method in METHODS:
-            settings = three_ways(data, network, method, priors[method], size)
-            rows.append(
-                {
-                    "network": network,
-                    "method": method,
-                    "settings": {way: setting.to_json() for way, setting in settings.items()},
-                    "seeds": list(range(size.seeds)),
-                    "epsilon": {way: by_accountant(settings[way].plan()) for way in ("private", "best")},
-                    "ours": {way: measured(found_by(setting, size, found)) for way, setting in settings.items()},
-                }
-            )
-    return rows
+def tightest_epsilon(setting: Setting) -> Later:
+    """Of the setting, by the tightest valid accountant, rounded up."""
+    return Later([], lambda _: upward(setting.plan().epsilon()))
+
+
+def about(setting: Setting, size: Size) -> Results:
+    """The setting, its seeds and its epsilon, as all rows have them."""
+    return {"settings": setting.to_json(), "seeds": list(range(size.seeds)), "epsilon": epsilons(setting)}
 
 
 @cache
 def images(name: str, size: Size, device: str) -> Images:
-    """As many as are wanted, standardized by public constants, on the device."""
+    """The first so many of the size, standardized by public constants, on the device."""
     every = load_images(name).standardized()
     train, test = slice(0, size.records), slice(0, size.test_records)
     return Images(name, every.x[train], every.y[train], every.x_test[test], every.y_test[test]).to(device)
-
-
-def _measured(release: dpbnn.Release, own: Images, job: Training) -> dict[str, Any]:
-    how: Any = {"num_draws": job.size.draws, "seed": job.seed}
-    labels = own.y_test.cpu()
-    prediction: Any = release.predict(own.x_test, **how)
-    epsilon = release.guarantee.epsilon if job.setting.is_private else None
-    known = {"epsilon": epsilon, "steps_taken": release.settings["steps_taken"]}
-    if not prediction.probabilities.isfinite().all():
-        return known | dict.fromkeys(("figures", "reliability", "confidence", "foreign"))
-    foreign: Any = release.predict(_foreign(own, job.size), **how)
-    curve = metrics.classification.reliability_curve(prediction.probabilities, labels)
-    histogram = metrics.classification.confidence_histogram(prediction.probabilities, labels)
-    told_apart = {
-        score: metrics.uncertainty.out_of_distribution_auroc(getattr(prediction, score), getattr(foreign, score))
-        for score in ("mutual_information", "entropy")
-    }
-    return known | {
-        "figures": {name: round(value, DECIMALS) for name, value in metrics.evaluate(prediction, labels).items()},
-        "reliability": {name: _listed(getattr(curve, name)) for name in ("confidence", "accuracy", "count")},
-        "confidence": {name: _listed(getattr(histogram, name)) for name in ("correct", "wrong")},
-        "foreign": {score: round(value, DECIMALS) for score, value in told_apart.items()},
-    }
 
 
 @cache
@@ -153,11 +175,11 @@ def _foreign_images(name: str) -> Tensor:
     return load_images(FOREIGN[name]).x_test
 
 
-def _foreign(own: Images, size: Size) -> Tensor:
+def _foreign(data: Images, size: Size) -> Tensor:
     """Test images of another kind, standardized by the constants of the kind that was learned."""
-    source = IMAGE_SETS[own.name]
-    other = _foreign_images(own.name)[: size.test_records]
-    return ((other - source.mean) / source.deviation).to(own.x_test)
+    source = IMAGE_SETS[data.name]
+    other = _foreign_images(data.name)[: size.test_records]
+    return ((other - source.mean) / source.deviation).to(data.x_test)
 
 
 def _listed(values: Tensor) -> list[Any]:

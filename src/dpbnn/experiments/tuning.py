@@ -6,54 +6,50 @@ calibration. On private data all of this would have to be paid for.
 """
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dpbnn
 from dpbnn import metrics
 from dpbnn.data import Images
-from dpbnn.experiments.item import Found, Item, Job, Results, Size
-from dpbnn.experiments.pictures import MARKS, titled
+from dpbnn.experiments.costs import networks_of
+from dpbnn.experiments.item import Item, Outcome, Results, Size, each, first
+from dpbnn.experiments.pictures import MARKS, Figure, titled
 from dpbnn.experiments.recipes import BATCH_SHARE, EPOCHS, Recipe
-from dpbnn.experiments.seeded_run import SeededRun
 from dpbnn.experiments.settings import METHODS, NETWORKS
-from dpbnn.experiments.training import images, trained
-from dpbnn.experiments.words import number, paragraph, table
+from dpbnn.experiments.training import ImageRun
+from dpbnn.experiments.words import METHOD, NETWORK, number, paragraph, table_of
 from dpbnn.plots import style
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["ITEM", "candidates", "winner"]
 
 SEEDS = 2
-FIGURES = ("accuracy", "negative_log_likelihood", "expected_calibration_error")
+FIGURES = {"accuracy": "accuracy", "negative_log_likelihood": "NLL", "expected_calibration_error": "ECE"}
 
 
-class HeldOutTrial(SeededRun):
+class HeldOutTrial(ImageRun):
     """A candidate, judged on the training images that it has not seen; a job."""
 
-    what = "trial"
+    purpose = "trial"
 
     @property
     def measured(self) -> dict[str, Any]:
-        """With so many draws."""
+        """So many draws."""
         return {"draws": self.size.draws}
 
-    @classmethod
-    def run_all(cls, jobs: "Sequence[HeldOutTrial]", device: str) -> Iterator[Found]:
-        """All at once, where a GPU can."""
-        every = images("mnist", jobs[0].size, device)
-        part = jobs[0].setting.records
-        own = Images("mnist", every.x[:part], every.y[:part], every.x[part:], every.y[part:])
-        for job, release in zip(jobs, trained([(job.setting, job.seed) for job in jobs], own, device), strict=True):
-            prediction: Any = release.predict(own.x_test, num_draws=job.size.draws, seed=job.seed)
-            if not prediction.probabilities.isfinite().all():
-                raise dpbnn.DpbnnError(f"{job.key} has diverged; take it out of the candidates.")
-            figures = metrics.evaluate(prediction, own.y_test.cpu())
-            yield {"epsilon": release.guarantee.epsilon, **{name: round(figures[name], 5) for name in FIGURES}}
+    def images(self, device: str) -> Images:
+        """Training images alone, the last of them for judging."""
+        every, part = super().images(device), self.setting.records
+        return Images(every.name, every.x[:part], every.y[:part], every.x[part:], every.y[part:])
+
+    def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
+        """The figures, and epsilon."""
+        prediction: Any = release.predict(data.x_test, num_draws=self.size.draws, seed=self.seed)
+        if not prediction.probabilities.isfinite().all():
+            raise dpbnn.DpbnnError(f"{self.key} has diverged; take it out of the candidates.")
+        figures = metrics.evaluate(prediction, data.y_test.cpu())
+        return {"epsilon": release.guarantee.epsilon, **{name: round(figures[name], 5) for name in FIGURES}}
 
 
 def candidates(network: str, method: str, size: Size) -> list[Recipe]:
@@ -72,87 +68,85 @@ def candidates(network: str, method: str, size: Size) -> list[Recipe]:
     return every if size.is_full else every[: size.grid]
 
 
-def trials(recipe: Recipe, size: Size) -> list[HeldOutTrial]:
-    """One for each seed."""
-    setting = recipe.at("mnist", size, size.records * 5 // 6)
-    return [HeldOutTrial(setting, seed, size) for seed in range(min(SEEDS, size.seeds))]
-
-
-def jobs(size: Size) -> Sequence[Job]:
-    """All candidates; one network is enough to see that it works."""
-    networks = NETWORKS if size.is_full else ["mlp"]
-    every = (recipe for network in networks for method in METHODS for recipe in candidates(network, method, size))
-    return [trial for recipe in every for trial in trials(recipe, size)]
-
-
-def results(size: Size, found: Mapping[str, Found]) -> Results:
-    """A row for each candidate."""
+def template(size: Size) -> Results:
+    """A row for each candidate; one network is enough to see that it works."""
     rows = []
-    for network in NETWORKS if size.is_full else ["mlp"]:
-        for method in METHODS:
-            for recipe in candidates(network, method, size):
-                runs = [found[trial.key] for trial in trials(recipe, size)]
-                settings = trials(recipe, size)[0].setting.to_json()
-                own = {name: [run[name] for run in runs] for name in FIGURES}
-                rows.append({"recipe": asdict(recipe), "settings": settings, "epsilon": runs[0]["epsilon"], **own})
-    about = {"trained_on": size.records * 5 // 6, "tried_on": size.records - size.records * 5 // 6}
-    return {**about, "seeds": list(range(min(SEEDS, size.seeds))), "rows": rows}
+    records, seeds = size.records * 5 // 6, min(SEEDS, size.seeds)
+    for network, method in product(networks_of(size), METHODS):
+        for recipe in candidates(network, method, size):
+            setting = recipe.at("mnist", size, records)
+            runs = HeldOutTrial.of(setting, size, seeds)
+            about = {"recipe": asdict(recipe), "settings": setting.to_json(), "epsilon": first(runs, "epsilon")}
+            rows.append(about | {name: each(runs, name) for name in FIGURES})
+    return {"trained_on": records, "tried_on": size.records - records, "seeds": list(range(seeds)), "rows": rows}
 
 
-def winner(found: Results, network: str, method: str) -> Recipe:
+def _pairs(results: Results) -> list[tuple[str, str]]:
+    """The networks and methods that were tuned."""
+    return list(dict.fromkeys((row["recipe"]["network"], row["recipe"]["method"]) for row in results["rows"]))
+
+
+def _rows_of(results: Results, network: str, method: str) -> list[Results]:
+    return [row for row in results["rows"] if (row["recipe"]["network"], row["recipe"]["method"]) == (network, method)]
+
+
+def _score(row: Results) -> float:
+    return statistics.mean(row["negative_log_likelihood"])
+
+
+def winner(results: Results, network: str, method: str) -> Recipe:
     """The least negative log-likelihood, in the mean over seeds."""
-    rows = [row for row in found["rows"] if (row["recipe"]["network"], row["recipe"]["method"]) == (network, method)]
-    return Recipe(**min(rows, key=lambda row: statistics.mean(row["negative_log_likelihood"]))["recipe"])
+    return Recipe(**min(_rows_of(results, network, method), key=_score)["recipe"])
 
 
-def section(found: Results) -> str:
+def section(results: Results) -> str:
     """The winners, and what they were chosen from."""
     text = paragraph(f"""
-        Candidates were trained on the first {found["trained_on"]:,} training images and tried on the last
-        {found["tried_on"]:,}, with {len(found["seeds"])} seeds each; the least negative log-likelihood wins. All have
-        tanh for ReLU, batches of {round(BATCH_SHARE * 60_000)} of 60,000 images, {EPOCHS} epochs, and a rate that falls
-        to an eighth in eight steps (but for DP-SGLD, whose rate is the one at which the budget's noise is Langevin
-        noise of temperature 1/2); some 160 earlier trials on the same images, of which no record is kept, had led
-        there. The grids are small: several winners lie at an edge, and two seeds differ by more than many candidates
-        do. The test images were used once, for the winners, and no choice was made by them; but that tanh and large
-        batches help was known beforehand, from the literature and from earlier work on these data. The epsilons on this
-        page do not include any of this choosing: on private data it would be a release of its own.
+        Candidates were trained on the first {results["trained_on"]:,} training images and tried on the last
+        {results["tried_on"]:,}, with {len(results["seeds"])} seeds each; the least negative log-likelihood wins. All
+        have tanh for ReLU, batches of {round(BATCH_SHARE * 60_000)} of 60,000 images, {EPOCHS} epochs, and a rate that
+        falls to an eighth in eight steps (but for DP-SGLD, whose rate is the one at which the budget's noise is
+        Langevin noise of temperature 1/2); some 160 earlier trials on the same images, of which no record is kept, had
+        led there. The grids are small: several winners lie at an edge, and two seeds differ by more than many
+        candidates do. The test images were used once, for the winners, and no choice was made by them; but that tanh
+        and large batches help was known beforehand, from the literature and from earlier work on these data. The
+        epsilons on this page do not include any of this choosing: on private data it would be a release of its own.
     """)
-    pairs = dict.fromkeys((row["recipe"]["network"], row["recipe"]["method"]) for row in found["rows"])
     rows = []
-    for network, method in pairs:
-        own = winner(found, network, method)
-        (row,) = [row for row in found["rows"] if row["recipe"] == asdict(own)]
-        figures = [number(statistics.mean(row[name])) for name in FIGURES]
-        rate = "-" if own.rate is None else f"{own.rate:g}"
-        tried = sum((row["recipe"]["network"], row["recipe"]["method"]) == (network, method) for row in found["rows"])
-        cells = [
-            NETWORKS[network],
-            METHODS[method],
-            str(tried),
-            f"{own.clip_norm:g}",
-            rate,
-            f"{own.prior:g}",
-            f"{own.dropout:g}",
-        ]
-        rows.append([*cells, *figures])
-    columns = ["network", "method", "tried", "clip norm", "rate", "prior's scale", "dropout", "accuracy", "NLL", "ECE"]
-    return f"{text}\n\n{table(columns, rows)}"
+    for network, method in _pairs(results):
+        tried = _rows_of(results, network, method)
+        best = min(tried, key=_score)
+        means = {name: statistics.mean(best[name]) for name in FIGURES}
+        rows.append({**best["recipe"], "tried": len(tried), **means})
+    table = table_of(
+        rows,
+        NETWORK,
+        METHOD,
+        ("tried", lambda row: str(row["tried"])),
+        ("clip norm", lambda row: f"{row['clip_norm']:g}"),
+        ("rate", lambda row: "-" if row["rate"] is None else f"{row['rate']:g}"),
+        ("prior's scale", lambda row: f"{row['prior']:g}"),
+        ("dropout", lambda row: f"{row['dropout']:g}"),
+        *((heading, lambda row, name=name: number(row[name])) for name, heading in FIGURES.items()),
+    )
+    return f"{text}\n\n{table}"
 
 
-def picture(found: Results) -> "Figure":
+def picture(results: Results) -> Figure:
     """Accuracy and score of all candidates."""
-    networks = dict.fromkeys(row["recipe"]["network"] for row in found["rows"])
+    networks = dict.fromkeys(network for network, _ in _pairs(results))
     figure, axes = style.panels(1, len(networks), height=70)
-    for one, network in zip(axes, networks, strict=True):
+    for panel, network in zip(axes, networks, strict=True):
         for method, (mark, colour) in zip(METHODS, MARKS[1:], strict=False):
-            own = [r for r in found["rows"] if (r["recipe"]["network"], r["recipe"]["method"]) == (network, method)]
-            score, accuracy = ([statistics.mean(row[name]) for row in own] for name in FIGURES[1::-1])
-            one.plot(score, accuracy, mark, color=colour, markersize=4, alpha=0.8, label=METHODS[method])
-        one.set(xlabel="negative log-likelihood, held-out images", ylabel="accuracy, held-out images")
-        titled(one, NETWORKS[network])
+            rows = _rows_of(results, network, method)
+            accuracies = [statistics.mean(row["accuracy"]) for row in rows]
+            panel.plot(
+                list(map(_score, rows)), accuracies, mark, color=colour, markersize=4, alpha=0.8, label=METHODS[method]
+            )
+        panel.set(xlabel="negative log-likelihood, held-out images", ylabel="accuracy, held-out images")
+        titled(panel, NETWORKS[network])
     style.top_legend(figure, axes[0], columns=4)
     return figure
 
 
-ITEM = Item("tuning", "How the best settings were found", jobs, results, section, picture)
+ITEM = Item("tuning", "How the best settings were found", template, section, picture)

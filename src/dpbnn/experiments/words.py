@@ -3,19 +3,51 @@
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import dpbnn
-from dpbnn.experiments.item import Found
+from dpbnn.experiments.item import Results
+from dpbnn.experiments.settings import METHODS, NETWORKS
 
-__all__ = ["ACCOUNTANTS", "by_accountant", "figure_of", "number", "paragraph", "private", "spread", "table", "upward"]
+__all__ = [
+    "ACCOUNTANTS",
+    "METHOD",
+    "NETWORK",
+    "Column",
+    "by_accountant",
+    "by_network",
+    "number",
+    "paragraph",
+    "private",
+    "spread",
+    "table",
+    "table_of",
+    "upward",
+]
 
 ACCOUNTANTS = ("pld", "rdp", "gdp")
+Column = tuple[str, Callable[[Any], str]]
+"""Of a table: its heading, and the cell of a row."""
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """In Markdown."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """In Markdown, from cells."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in [headings, ["---"] * len(headings), *lines])
+
+
+def table_of(rows: Iterable[Any], *columns: Column) -> str:
+    """In Markdown, with a line for each row of results."""
+    return table([heading for heading, _ in columns], [[cell(row) for _, cell in columns] for row in rows])
+
+
+METHOD: Column = "method", lambda row: METHODS[row["method"]]
+NETWORK: Column = "network", lambda row: NETWORKS[row["network"]]
+
+
+def by_network(rows: Sequence[Results]) -> dict[str, list[Results]]:
+    """The rows of each network that has some, by its name."""
+    groups = {name: [row for row in rows if row["network"] == network] for network, name in NETWORKS.items()}
+    return {name: group for name, group in groups.items() if group}
 
 
 def paragraph(text: str) -> str:
@@ -24,7 +56,7 @@ def paragraph(text: str) -> str:
 
 
 def number(value: float | None, decimals: int = 3) -> str:
-    """A dash where there is none; one digit of what is huge."""
+    """A dash for None; one digit of what is huge."""
     return "-" if value is None else f"{value:.{decimals}f}" if abs(value) < 1e4 else f"{value:.0e}"
 
 
@@ -34,20 +66,12 @@ def spread(values: Sequence[float | None], decimals: int = 3) -> str:
     lost = f"{len(values) - len(known)} of {len(values)} diverged" if len(known) < len(values) else ""
     if len(known) < 2:
         return ", ".join(part for part in (number(known[0], decimals) if known else "", lost) if part) or "-"
-    middle, least, largest = (number(own, decimals) for own in (statistics.median(known), min(known), max(known)))
+    middle, least, largest = (number(value, decimals) for value in (statistics.median(known), min(known), max(known)))
     return f"{middle} ({least} to {largest}{f'; {lost}' if lost else ''})"
 
 
-def figure_of(name: str) -> Callable[[Sequence[Found]], list[float | None]]:
-    """Of each run the figure of this name; None where the run has diverged."""
-    return lambda runs: [run["figures"] and run["figures"][name] for run in runs]
-
-
 def by_accountant(plan: dpbnn.PrivacyPlan) -> dict[str, float] | None:
-    """Epsilon as each accountant has it, rounded up; that of GDP is an approximation, which can be too small.
-
-    None where there is no privacy.
-    """
+    """Epsilon by each accountant, rounded up; None without privacy. GDP is an approximation, which can be too small."""
     if not plan.is_private:
         return None
     return {name: upward(plan.epsilon(accountant=name)) for name in ACCOUNTANTS}

@@ -107,7 +107,10 @@ def _buffers(subject: Subject) -> str:
 def _temperature(subject: Subject) -> str:
     if subject.method is None or not subject.plan.is_private:
         return ""
-    return " ".join(subject.method.remarks(subject.plan)).rstrip(".")
+    try:
+        return " ".join(subject.method.prepare(subject.plan).remarks).rstrip(".")
+    except DpbnnError:  # the settings contradict the plan: `fit` refuses them
+        return ""
 
 
 @rule(

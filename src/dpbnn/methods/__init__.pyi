@@ -3,6 +3,7 @@
 from dpbnn.methods.bbp import BBP as BBP
 from dpbnn.methods.mc_dropout import MCDropout as MCDropout
 from dpbnn.methods.method import Method as Method
+from dpbnn.methods.method import Prepared as Prepared
 from dpbnn.methods.registry import METHODS as METHODS
 from dpbnn.methods.registry import MethodEntry as MethodEntry
 from dpbnn.methods.sgd import SGD as SGD

@@ -33,7 +33,7 @@ from dpbnn.device.flat import of_each
 from dpbnn.errors import DpbnnError
 from dpbnn.methods.descent import Descent, Term, check_prior, of_network
 from dpbnn.methods.kl import Draw, kl_gradient
-from dpbnn.methods.method import Method
+from dpbnn.methods.method import Method, Prepared
 from dpbnn.models.priors import Gaussian, Prior
 from dpbnn.posterior import MeanField
 from dpbnn.privacy.plan import PrivacyPlan
@@ -131,9 +131,14 @@ class BBP(Method[BBPState]):
     def _descent(self) -> Descent:
         return Descent(self.learning_rate, self.momentum, self.optimizer, self.options)
 
+    def prepare(self, plan: PrivacyPlan) -> Prepared:
+        """The plan as it is, and the settings."""
+        check_length("learning_rate", self.learning_rate, plan.steps)
+        settings = {"form": self.form, "num_draws": self.num_draws, "initial_std": self.initial_std}
+        return Prepared(plan, {"method": "bbp", "prior": repr(self.prior), **settings, **self._descent.settings()})
+
     def init(self, weights: Weights, plan: PrivacyPlan, seed: int) -> BBPState:
         """The weights as means, with small spreads around them."""
-        check_length("learning_rate", self.learning_rate, plan.steps)
         self.prior.check(list(of_network(weights)))
         mean, rho = FlatWeights.copied(weights), FlatWeights(weights)
         for name, values in rho.views.items():
@@ -185,11 +190,6 @@ class BBP(Method[BBPState]):
         """The Gaussians."""
         mean = {name: values.clone() for name, values in state.mean.views.items()}
         return MeanField(mean, {name: F.softplus(values) for name, values in state.rho.views.items()})
-
-    def report(self, plan: PrivacyPlan) -> dict[str, Any]:
-        """The settings."""
-        own = {"form": self.form, "num_draws": self.num_draws, "initial_std": self.initial_std}
-        return {"method": "bbp", "prior": repr(self.prior), **own, **self._descent.settings()}
 
 
 def _both(mean: Mapping[str, Tensor], rho: Mapping[str, Tensor]) -> Weights:

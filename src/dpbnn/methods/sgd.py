@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from dpbnn.device.flat import in_one_piece
 from dpbnn.errors import DpbnnError
 from dpbnn.methods.descent import Descent, Term, check_prior, of_network, prior_term
-from dpbnn.methods.method import Method
+from dpbnn.methods.method import Method, Prepared
 from dpbnn.models.priors import Flat, Prior
 from dpbnn.posterior import PointEstimate
 from dpbnn.privacy import temperature as langevin
@@ -71,9 +71,19 @@ class SGD(Method[SGDState]):
     def _descent(self) -> Descent:
         return Descent(self.learning_rate, self.momentum, self.optimizer, self.options)
 
+    def prepare(self, plan: PrivacyPlan) -> Prepared:
+        """The plan as it is; the settings, and the temperature that the plan's noise implies."""
+        check_length("learning_rate", self.learning_rate, plan.steps)
+        settings = {"method": "sgd", "prior": repr(self.prior), **self._descent.settings()}
+        if not plan.is_private:
+            return Prepared(plan, settings)
+        try:
+            return Prepared(plan, settings | {"implied_temperature": self.temperature(plan)})
+        except DpbnnError as error:
+            return Prepared(plan, settings | {"implied_temperature": None, "no_temperature_because": str(error)})
+
     def init(self, weights: Weights, plan: PrivacyPlan, seed: int) -> SGDState:
         """The weights as given."""
-        check_length("learning_rate", self.learning_rate, plan.steps)
         self.prior.check(list(of_network(weights)))
         own = in_one_piece(weights)
         return SGDState(own, self._descent.start(own), plan)
@@ -96,16 +106,6 @@ class SGD(Method[SGDState]):
     def to_posterior(self, state: SGDState) -> PointEstimate:
         """The last weights."""
         return PointEstimate({name: values.clone() for name, values in state.weights.items()})
-
-    def report(self, plan: PrivacyPlan) -> dict[str, Any]:
-        """The settings, and the temperature that the plan's noise implies."""
-        settings = {"method": "sgd", "prior": repr(self.prior), **self._descent.settings()}
-        if not plan.is_private:
-            return settings
-        try:
-            return settings | {"implied_temperature": self.temperature(plan)}
-        except DpbnnError as error:
-            return settings | {"implied_temperature": None, "no_temperature_because": str(error)}
 
     def temperature(self, plan: PrivacyPlan) -> float:
         """``tau = eta n (s C / B)^2 / (2 (1 - momentum))``: that at which the same iterates are Langevin dynamics.

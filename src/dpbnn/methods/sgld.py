@@ -15,7 +15,6 @@ Reference: Welling and Teh 2011.
 
 import math
 from collections.abc import Hashable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from dpbnn import _validate
 from dpbnn.device.flat import in_one_piece
 from dpbnn.errors import DpbnnError
 from dpbnn.methods.descent import Descent, Term, as_rate, check_prior, of_network, prior_term
-from dpbnn.methods.method import Method
+from dpbnn.methods.method import Method, Prepared
 from dpbnn.methods.sgd import SGD
 from dpbnn.methods.store import Keeping, KeepSamples, KeepSummary, Store
 from dpbnn.models.priors import Gaussian, Prior
@@ -82,18 +81,39 @@ class SGLD(Method[SGLDState]):
         if not isinstance(self.keep_as, (KeepSamples, KeepSummary)):
             _validate.refuse("keep_as", "KeepSamples(...) or KeepSummary(...)", self.keep_as)
 
-    def plan_for(self, plan: PrivacyPlan) -> PrivacyPlan:
-        """The given plan with the noise that the temperature asks for: never less than it had."""
+    def prepare(self, plan: PrivacyPlan) -> Prepared:
+        """The plan with the noise that the temperature asks for; the settings, and the temperature of the chain.
+
+        Remarks on a temperature that was not asked for, and at which hardly anything is left of the posterior.
+        """
         check_length("learning_rate", self.learning_rate, plan.steps)
+        plan, temperature = self._heated(plan), self.temperature_under(plan)
+        settings = {
+            "method": "sgld",
+            "learning_rate": _plain(self.learning_rate),
+            "prior": repr(self.prior),
+            "temperature": _plain(temperature),
+            "keep_as": repr(self.keep_as),
+        }
+        hottest = max(tau for tau, _ in runs_of(temperature, plan.steps))
+        remark = (
+            f"The plan's noise implies temperature {hottest:.3g}, far above 1: the chain will mostly show noise. The "
+            f"learning rate of SGLD is that of SGD divided by {plan.dataset_size}; lower it, or the clip norm."
+        )
+        is_too_hot = self.temperature is None and hottest > TOO_HOT
+        return Prepared(plan, settings, (remark,) if is_too_hot else (), self.keep_as.folder)
+
+    def _heated(self, plan: PrivacyPlan) -> PrivacyPlan:
+        """The plan with the noise that the temperature asks for: never less than it had."""
         if self.temperature is None or not plan.is_private:
             return plan
         tau, n, B = self.temperature, plan.dataset_size, plan.batch_size
 
         def noise(rate: float, clip_norm: float, least: float) -> float:
-            wanted = langevin.noise_multiplier(rate, tau, clip_norm=clip_norm, dataset_size=n, batch_size=B)
-            if wanted < least * (1 - TOLERANCE):
-                raise DpbnnError(_too_cold(tau, rate, clip_norm, wanted, least))
-            return max(wanted, least) * (1 + ROUNDING)
+            needed = langevin.noise_multiplier(rate, tau, clip_norm=clip_norm, dataset_size=n, batch_size=B)
+            if needed < least * (1 - TOLERANCE):
+                raise DpbnnError(_too_cold(tau, rate, clip_norm, needed, least))
+            return max(needed, least) * (1 + ROUNDING)
 
         return replace(plan, noise_multiplier=combined(noise, plan.steps, self.learning_rate, *_levels(plan)))
 
@@ -109,20 +129,6 @@ class SGLD(Method[SGLDState]):
             return langevin.temperature(rate, noise, clip_norm=clip_norm, dataset_size=n, batch_size=B)
 
         return combined(at, plan.steps, self.learning_rate, *_levels(plan))
-
-    def remarks(self, plan: PrivacyPlan) -> list[str]:
-        """A temperature that nobody asked for, and at which hardly anything is left of the posterior."""
-        hottest = max(tau for tau, _ in runs_of(self.temperature_under(plan), plan.steps))
-        if self.temperature is not None or hottest <= TOO_HOT:
-            return []
-        return [
-            f"The plan's noise implies temperature {hottest:.3g}, far above 1: the chain will mostly show noise. The "
-            f"learning rate of SGLD is that of SGD divided by {plan.dataset_size}; lower it, or the clip norm."
-        ]
-
-    def reserved(self, is_resumed: bool) -> AbstractContextManager[None]:
-        """The folder of the samples."""
-        return self.keep_as.reserved(is_resumed)
 
     def init(self, weights: Weights, plan: PrivacyPlan, seed: int) -> SGLDState:
         """The weights as given, and nothing kept."""
@@ -165,16 +171,6 @@ class SGLD(Method[SGLDState]):
         """What was kept of the chain."""
         return state.store.posterior(state.weights)
 
-    def report(self, plan: PrivacyPlan) -> dict[str, Any]:
-        """The settings, and the temperature that the chain runs at."""
-        return {
-            "method": "sgld",
-            "learning_rate": _plain(self.learning_rate),
-            "prior": repr(self.prior),
-            "temperature": _plain(self.temperature_under(plan)),
-            "keep_as": repr(self.keep_as),
-        }
-
     def as_sgd(self, plan: PrivacyPlan) -> tuple[SGD, PrivacyPlan]:
         """DP-SGD with the same iterates: ``n eta``, under the plan with the noise of this temperature.
 
@@ -187,7 +183,7 @@ class SGLD(Method[SGLDState]):
             raise DpbnnError("Without privacy noise DP-SGD does not sample; as_sgd needs a private plan.")
         rates = runs_of(self.learning_rate, plan.steps)
         converted = tuple((plan.dataset_size * rate, steps) for rate, steps in rates)
-        return SGD(converted[0][0] if len(converted) == 1 else converted, self.prior), self.plan_for(plan)
+        return SGD(converted[0][0] if len(converted) == 1 else converted, self.prior), self.prepare(plan).plan
 
 
 def _levels(plan: PrivacyPlan) -> tuple[Schedule, Schedule]:
@@ -198,11 +194,11 @@ def _plain(schedule: Schedule) -> Any:
     return schedule if isinstance(schedule, (int, float)) else [list(run) for run in schedule]
 
 
-def _too_cold(tau: float, rate: float, clip_norm: float, wanted: float, least: float) -> str:
-    up = least / wanted
+def _too_cold(tau: float, rate: float, clip_norm: float, needed: float, least: float) -> str:
+    up = least / needed
     return (
         f"temperature {tau:g} with learning_rate {rate:g} and clip_norm {clip_norm:g} needs noise_multiplier "
-        f"{wanted:.6g}, below the plan's {least:.6g}, and would break its budget; use temperature at least "
+        f"{needed:.6g}, below the plan's {least:.6g}, and would break its budget; use temperature at least "
         f"{tau * up**2:.6g} (or None), or learning_rate at most {rate / up**2:.6g}, or clip_norm at most "
         f"{clip_norm / up:.6g}."
     )

@@ -293,7 +293,7 @@ def _mechanism(plan: PrivacyPlan) -> str:
         return steps
     total = rounded_up(plan.max_records_per_person * sum(plan.pure_epsilons))
     releases = "1 release" if len(plan.pure_epsilons) == 1 else f"{len(plan.pure_epsilons)} releases"
-    return f"{steps}; and {releases} without delta (bounds, noise levels), of epsilon {total:g} in all"
+    return f"{steps}; and {releases} without delta (bounds, noise levels), of epsilon {shown(total)} in all"
 
 
 def _assumptions(plan: PrivacyPlan) -> tuple[str, ...]:

@@ -8,9 +8,9 @@ from dpbnn.privacy.accountants import ACCOUNTANTS
 if TYPE_CHECKING:
     from dpbnn.privacy.guarantee import PrivacyGuarantee
 
-__all__ = ["describe", "shown"]
+__all__ = ["WEAK_EPSILON", "describe", "shown"]
 
-_WEAK_EPSILON = 10.0
+WEAK_EPSILON = 10.0
 
 _ADJACENCY = {
     "add_or_remove": "is added or removed (or blanked out, the data set size being public)",
@@ -25,7 +25,7 @@ def describe(guarantee: "PrivacyGuarantee") -> str:
         return _no_guarantee(guarantee)
     sentences = (
         f"This release is differentially private with epsilon = {shown(guarantee.epsilon)} and delta = "
-        f"{guarantee.delta:g} for {guarantee.unit}.",
+        f"{shown(guarantee.delta)} for {guarantee.unit}.",
         _meaning(guarantee),
         *_cautions(guarantee),
         f"It covers {guarantee.released}.",
@@ -50,7 +50,7 @@ def _no_guarantee(guarantee: "PrivacyGuarantee") -> str:
         reasons.insert(0, "no noise was added")
     sentences = [f"There is no privacy guarantee: {'; '.join(reasons)}."]
     if guarantee.plan.is_private:
-        figures = f"epsilon = {shown(guarantee.epsilon)} and delta = {guarantee.delta:g}"
+        figures = f"epsilon = {shown(guarantee.epsilon)} and delta = {shown(guarantee.delta)}"
         sentences.append(f"Otherwise it would have had {figures}.")
     sentences.append("Treat this release as if it contained the training data itself.")
     return " ".join(sentences)
@@ -70,7 +70,7 @@ def _meaning(guarantee: "PrivacyGuarantee") -> str:
         return f"It bounds by how much anything that can be observed in the release depends on {change}."
     return (
         f"Nothing that can be observed in the release is more than {_factor(guarantee.epsilon)} times as likely, "
-        f"or as unlikely, depending on {change}; up to a probability of {guarantee.delta:g}, this bound can fail."
+        f"or as unlikely, depending on {change}; up to a probability of {shown(guarantee.delta)}, this bound can fail."
     )
 
 
@@ -81,8 +81,8 @@ def _factor(epsilon: float) -> str:
 
 def _cautions(guarantee: "PrivacyGuarantee") -> list[str]:
     cautions = []
-    if guarantee.epsilon > _WEAK_EPSILON:
-        cautions.append(f"An epsilon above {_WEAK_EPSILON:g} is a weak promise.")
+    if guarantee.epsilon > WEAK_EPSILON:
+        cautions.append(f"An epsilon above {WEAK_EPSILON:g} is a weak promise.")
     if guarantee.delta * guarantee.plan.dataset_size >= 1:
         cautions.append(
             f"Delta is at least 1/{guarantee.plan.dataset_size}, one over the data set size, and too large: "
@@ -91,6 +91,6 @@ def _cautions(guarantee: "PrivacyGuarantee") -> list[str]:
     return cautions
 
 
-def shown(epsilon: float) -> str:
-    """All of its digits: fewer could round down."""
-    return repr(float(epsilon)).removesuffix(".0") if math.isfinite(epsilon) else "infinite"
+def shown(number: float) -> str:
+    """An epsilon or delta with all of its digits: fewer could round down."""
+    return repr(float(number)).removesuffix(".0") if math.isfinite(number) else "infinite"

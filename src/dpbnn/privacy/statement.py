@@ -8,10 +8,11 @@ from typing import Any
 
 from dpbnn._validate import positive, refuse, whole_number
 from dpbnn.errors import DpbnnError
-from dpbnn.files.json_values import or_null
+from dpbnn.files.json_values import or_null, unless_null
 from dpbnn.privacy.accountants import ACCOUNTANTS
-from dpbnn.privacy.guarantee import PrivacyGuarantee
+from dpbnn.privacy.guarantee import PrivacyGuarantee, rounded_up
 from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.privacy.prose import WEAK_EPSILON, shown
 from dpbnn.privacy.settings import Settings
 
 __all__ = ["as_table", "number_of_steps", "state"]
@@ -29,7 +30,7 @@ def number_of_steps(steps: int | None, epochs: float | None, dataset_size: int, 
 
 
 def state(method: str, settings: Settings, assumed: Collection[str]) -> dict[str, Any]:
-    """All figures. Those under "epsilon" are as computed; "reported_epsilon" is the tightest bound, rounded up.
+    """All figures by name. Those under "epsilon" are as computed; "reported_epsilon" is the tightest bound, rounded up.
 
     `assumed` names the settings that were not given and do not follow from others.
     """
@@ -60,41 +61,48 @@ def state(method: str, settings: Settings, assumed: Collection[str]) -> dict[str
 
 
 def as_table(statement: dict[str, Any]) -> None:
-    """Print the figures and the sentence."""
+    """Print a table of the figures, bounds rounded up, and the sentence."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"Privacy plan for {statement['method']}", show_header=False)
-    table.add_row("data set size, batch size", f"{statement['dataset_size']}, {statement['batch_size']}")
-    settings = ("steps", "clip_norm", "noise_multiplier", "learning_rate", "temperature", "delta")
-    rows = {name.replace("_", " "): statement[name] for name in settings}
+    rows: dict[str, Any] = {"data set size, batch size": f"{statement['dataset_size']}, {statement['batch_size']}"}
+    for name in ("steps", "clip_norm", "noise_multiplier", "learning_rate", "temperature"):
+        rows[name.replace("_", " ")] = statement[name]
+    rows["delta"] = shown(statement["delta"])
     for name, epsilon in statement["epsilon"].items():
-        kind = "bound" if ACCOUNTANTS[name].is_bound else "approximation"
-        rows[f"epsilon by {name.upper()} ({kind})"] = epsilon
-    rows["epsilon if replaced (bound)"] = statement["epsilon_replace_one"]
+        is_bound = ACCOUNTANTS[name].is_bound
+        kind, figure = ("bound", _bound(epsilon)) if is_bound else ("approximation", epsilon)
+        rows[f"epsilon by {name.upper()} ({kind})"] = figure
+    rows["epsilon if replaced (bound)"] = _bound(statement["epsilon_replace_one"])
     for name, value in rows.items():
         if value is not None:
             table.add_row(name, f"{value:.6g}" if isinstance(value, float) else str(value))
-    reported = statement["reported_epsilon"]
     sentence = (
-        f"Training releases epsilon = {'infinity' if reported is None else reported} at delta = "
-        f"{statement['delta']:g} for adding or removing {statement['unit']}, by {statement['accountant'].upper()}."
+        f"Training releases epsilon = {_bound(statement['reported_epsilon'])} at delta = {rows['delta']} for adding "
+        f"or removing {statement['unit']}, by {statement['accountant'].upper()}."
     )
     console = Console(highlight=False)
     console.print(table)
     console.print(" ".join([sentence, *statement["notes"]]), soft_wrap=True)
 
 
+def _bound(epsilon: float | None) -> str:
+    return shown(rounded_up(unless_null(epsilon, math.inf)))
+
+
 def _notes(plan: PrivacyPlan, guarantee: PrivacyGuarantee, assumed: Collection[str]) -> list[str]:
-    said = {
-        f"Delta was not given and chosen as {plan.delta:g}, the largest power of ten below 1/{plan.dataset_size}.": (
-            "delta" in assumed
-        ),
-        "The clip norm was not given and taken as 1; epsilon does not depend on it.": "clip_norm" in assumed,
-        f"Delta is not below 1/{plan.dataset_size}, one over the data set size: choose a smaller one.": (
-            plan.delta * plan.dataset_size >= 1
-        ),
-        "An epsilon above 10 is a weak promise.": guarantee.epsilon > 10,
-        f"About epsilon: {guarantee.remark}.": bool(guarantee.remark),
-    }
-    return [note for note, is_said in said.items() if is_said]
+    notes = []
+    if "delta" in assumed:
+        notes.append(
+            f"Delta was not given and chosen as {plan.delta:g}, the largest power of ten below 1/{plan.dataset_size}."
+        )
+    if "clip_norm" in assumed:
+        notes.append("The clip norm was not given and taken as 1; epsilon does not depend on it.")
+    if plan.delta * plan.dataset_size >= 1:
+        notes.append(f"Delta is not below 1/{plan.dataset_size}, one over the data set size: choose a smaller one.")
+    if guarantee.epsilon > WEAK_EPSILON:
+        notes.append(f"An epsilon above {WEAK_EPSILON:g} is a weak promise.")
+    if guarantee.remark:
+        notes.append(f"About epsilon: {guarantee.remark}.")
+    return notes

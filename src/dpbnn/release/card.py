@@ -54,7 +54,7 @@ def _rows(guarantee: PrivacyGuarantee, settings: Mapping[str, Any]) -> dict[str,
     is_of_all = without_sampling >= guarantee.epsilon  # or the plan is that of one candidate of a search
     by_accountant = (f"{name.upper()} {shown(own)}" for name, own in guarantee.epsilon_by_accountant.items())
     return {
-        "epsilon, delta": f"{shown(guarantee.epsilon)}, {guarantee.delta:g}",
+        "epsilon, delta": f"{shown(guarantee.epsilon)}, {shown(guarantee.delta)}",
         "who is protected": guarantee.unit,
         "adjacency": guarantee.adjacency.replace("_", " "),
         "epsilon by accountant": ", ".join(by_accountant),

@@ -70,7 +70,7 @@ class SearchGuarantee:
         figures = self.epsilon, self.epsilon_of_fits, self.epsilon_of_choice
         whole, fits, choice = (shown(rounded_up(own)) for own in figures)
         return (
-            f"This search is differentially private with epsilon = {whole} and delta = {self.delta:g} for "
+            f"This search is differentially private with epsilon = {whole} and delta = {shown(self.delta)} for "
             f"{self.unit} that {ADJACENCY[self.adjacency]}. It covers all {self.candidates} fits, on one part of the "
             f"data (epsilon {fits}, by Renyi divergences), and the choice between them on the other (epsilon {choice}, "
             f"without delta); nobody is in both. It rests on these assumptions: {'; '.join(self.assumptions)}."

@@ -11,6 +11,7 @@ from torch import nn
 
 from dpbnn.device.execution import Execution
 from dpbnn.methods import Method
+from dpbnn.methods.store import reserved
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.plan import PrivacyPlan
@@ -81,7 +82,7 @@ def fit(
         measure = PublicMeasure.on(run.work.checked, public_data, plan.steps)
         run = run.linted(X, y, public_data)
 
-        with method.reserved(is_resumed=folder is not None and folder.is_begun):
+        with reserved(run.prepared.folder, is_resumed=folder is not None and folder.is_begun):
             ledger = Ledger.open(run.work.plan, is_void=bool(run.work.voided_by))
             position = run.begin(ledger, folder)
             train([position], folder, measure, progress)

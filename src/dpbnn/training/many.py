@@ -27,6 +27,7 @@ from dpbnn.data.records import ResidentRecords
 from dpbnn.device.execution import Execution
 from dpbnn.errors import DpbnnError
 from dpbnn.methods import Method
+from dpbnn.methods.store import reserved
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.plan import PrivacyPlan
@@ -96,10 +97,10 @@ def fit_many(
             run = prepared(one.model, X, y, *how, must_try=both not in tried)
             runs.append(run.linted(X, y))
         tried.add(both)
-    with ExitStack() as reserved:
+    with ExitStack() as folders:
         for index, run in enumerate(runs):
             with _named(index):
-                reserved.enter_context(run.work.method.reserved(is_resumed=False))
+                folders.enter_context(reserved(run.prepared.folder))
         ledgers = Ledger.open_all([run.work.plan for run in runs])  # all are charged, or none
         positions = [run.begin(ledger) for run, ledger in zip(runs, ledgers, strict=True)]
         for group in _groups(positions):

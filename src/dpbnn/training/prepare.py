@@ -12,12 +12,13 @@ from torch import distributed, nn
 from dpbnn import _validate
 from dpbnn._warn import warn
 from dpbnn.errors import DpbnnError
-from dpbnn.methods import Method
+from dpbnn.methods import Method, Prepared
+from dpbnn.models.dropout import dropout_layers
 from dpbnn.models.likelihoods import Likelihood, checked_likelihood
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import combined, runs_of
 
-__all__ = ["check_types", "on_current_device", "on_device", "raised", "refuse_several_processes", "remarks"]
+__all__ = ["check_types", "model_for", "on_current_device", "prepared_by", "refuse_several_processes", "remarks"]
 
 NOISE_TOLERANCE = 1e-6
 """Relative: what rounding may take off the plan's noise; epsilon is reported for what is left."""
@@ -49,38 +50,51 @@ def check_types(model: object, method: object, plan: object, likelihood: object)
         _validate.refuse("model", "a module with parameters", type(model).__name__)
 
 
-def remarks(method: Method[Any], likelihood: Likelihood, plan: PrivacyPlan) -> list[str]:
+def remarks(prepared: Prepared, likelihood: Likelihood) -> list[str]:
     """What the settings alone say, before any budget is spent."""
+    plan = prepared.plan
     if not plan.is_private:
         return []
     least = min(norm for norm, _ in runs_of(plan.clip_norm, plan.steps))
-    found = [*method.remarks(plan), *likelihood.remarks(least)]
-    for text in found:
+    texts = [*prepared.remarks, *likelihood.remarks(least)]
+    for text in texts:
         warn(text)
-    return found
+    return texts
 
 
-def raised(plan: PrivacyPlan, method: Method[Any]) -> PrivacyPlan:
-    """The plan with the noise that the method asks for: nothing else may change, and noise may only grow."""
-    asked = method.plan_for(plan)
+def prepared_by(method: Method[Any], plan: PrivacyPlan) -> Prepared:
+    """What the method makes of the plan: nothing of it may change but the noise, which may only grow."""
+    prepared = method.prepare(plan)
+    asked = prepared.plan
     if asked == plan:
-        return plan
+        return prepared
     if replace(asked, noise_multiplier=plan.noise_multiplier) != plan:
-        raise DpbnnError(f"{type(method).__name__}.plan_for must change the plan's noise alone, got {asked}.")
+        raise DpbnnError(f"{type(method).__name__}.prepare must change the plan's noise alone, got {asked}.")
     left = combined(lambda now, before: now / before, plan.steps, asked.noise_multiplier, plan.noise_multiplier)
     if any(share < 1 - 2 * NOISE_TOLERANCE for share, _ in runs_of(left, plan.steps)):
-        raise DpbnnError(f"{type(method).__name__}.plan_for must not lower the plan's noise, got {asked}.")
-    return asked
+        raise DpbnnError(f"{type(method).__name__}.prepare must not lower the plan's noise, got {asked}.")
+    return prepared
 
 
-def on_device(model: nn.Module, device: str | torch.device | None) -> nn.Module:
-    """The model itself, or a copy of it where it is wanted elsewhere."""
+def model_for(method: Method[Any], model: nn.Module, device: str | torch.device | None) -> nn.Module:
+    """The model, or a copy of it where it is to run on another device, or its dropout layers are to be switched on."""
+    layers = dropout_layers(model) if method.has_dropout else []
+    if method.has_dropout and not layers:
+        raise DpbnnError(
+            f"{type(method).__name__} needs a model with dropout layers, got none in {type(model).__name__}; "
+            "dpbnn.with_dropout(model, rate=0.1) places one after every activation."
+        )
     try:
-        if device is None or torch.device(device) == next(model.parameters()).device:
+        is_there = device is None or torch.device(device) == next(model.parameters()).device
+        if is_there and all(layer.training for _, layer in layers):
             return model
-        return copy.deepcopy(model).to(device)
+        working = copy.deepcopy(model).to(device)
     except (RuntimeError, AssertionError) as error:
         raise DpbnnError(f"device {str(device)!r} cannot be used: {str(error).splitlines()[0]}") from error
+    if method.has_dropout:
+        for _, layer in dropout_layers(working):
+            layer.training = True
+    return working
 
 
 def on_current_device(device: torch.device) -> AbstractContextManager[Any]:

@@ -12,7 +12,7 @@ from dpbnn._warn import warn
 from dpbnn.clipping import check_model
 from dpbnn.data.records import DatasetRecords, InMemoryRecords, as_records, brought_to
 from dpbnn.device.execution import Execution
-from dpbnn.methods import Method
+from dpbnn.methods import Method, Prepared
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.posterior import Posterior
 from dpbnn.privacy.ledger import Ledger
@@ -24,7 +24,7 @@ from dpbnn.seeds import derived_seed
 from dpbnn.training.checkpoint import Checkpoint
 from dpbnn.training.diagnostics import Diagnostics
 from dpbnn.training.position import Position
-from dpbnn.training.prepare import check_types, on_device, raised, refuse_several_processes, remarks
+from dpbnn.training.prepare import check_types, model_for, prepared_by, refuse_several_processes, remarks
 from dpbnn.training.steps import Work
 
 __all__ = ["Run", "prepared"]
@@ -56,8 +56,8 @@ def prepared(
     if not isinstance(execution, Execution):
         _validate.refuse("execution", "an Execution", execution)
     _validate.one_of("Execution.noise", execution.noise, NOISE_SOURCES)
-    plan = raised(plan, method)
-    working = method.model_for(on_device(model, device))
+    settled = prepared_by(method, plan)
+    plan, working = settled.plan, model_for(method, model, device)
     weight = next(working.parameters())
     records = as_records(X, y, weight.dtype)
     checked = check_model(
@@ -71,21 +71,22 @@ def prepared(
         likelihood.check_values(records.y, checked.num_outputs)
     if isinstance(records, DatasetRecords):
         records.refuse_known_draws(execution.dataset_workers)
-    advice = tuple(remarks(method, likelihood, plan))
+    advice = tuple(remarks(settled, likelihood))
     records = brought_to(weight.device, records, execution.data_on_device)
     randomness = Randomness.from_operating_system() if unsafe_seed is None else Randomness.from_seed(unsafe_seed)
     seed = derived_seed(None) if seed is None else _validate.whole_number("seed", seed, at_least=0)
     diagnostics = Diagnostics(unsafe_diagnostics)
     work = Work(checked, records, method, plan, execution, diagnostics, randomness, seed)
     work.refuse_inexact_sums()
-    return Run(work, advice)
+    return Run(work, settled, advice)
 
 
 @dataclass
 class Run:
-    """What `prepared` has checked; `advice` is what the settings say, `findings` those of the lint rules."""
+    """What `prepared` has checked: the work, what the method has settled, advice on the settings, and lint findings."""
 
     work: Work
+    prepared: Prepared
     advice: tuple[str, ...]
     findings: tuple[lint.Finding, ...] = ()
 
@@ -113,7 +114,7 @@ class Run:
         warnings = [*report.pop("warnings", ()), *_diverged(posterior)]
         for text in warnings:
             warn(text)
-        report = work.method.report(work.plan) | report
+        report = {**self.prepared.settings, **report}
         report |= {"engine": work.checked.engine, "steps_taken": position.how}
         report |= {"releases_charged": len(position.ledger.charges)}
         report |= {"warnings": [*self.advice, *warnings]} if self.advice or warnings else {}

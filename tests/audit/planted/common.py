@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import dpbnn
-from dpbnn.audit import attack
+from dpbnn.audit import probe
 from dpbnn.audit.mechanism import audit_mechanism
 from dpbnn.clipping.objective import Objective
 from dpbnn.release import draft
@@ -63,7 +63,7 @@ def before_noise(change):
 
 def clip_by(patch, planted):
     """In training and in the attack alike, which compares releases with the same sums without noise."""
-    for module in (eager, captured, attack):
+    for module in (eager, captured, probe):
         patch.setattr(module, "clip_and_sum", planted)
 
 

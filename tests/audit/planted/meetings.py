@@ -14,7 +14,7 @@ from dpbnn.clipping.check import compatibility
 from dpbnn.files import claim
 from dpbnn.methods.bbp import BBP
 from dpbnn.methods.sgld import SGLD
-from dpbnn.methods.store import keep_samples
+from dpbnn.methods.store import sample_folders
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.release import release
 from dpbnn.training import position
@@ -155,8 +155,8 @@ def the_module_itself(patch):
 
 def folder_shared(patch):
     patch.setattr(claim, "_lock", lambda *_: None)
-    patch.setattr(keep_samples, "_refuse_used", lambda _: None)
-    patch.setattr(keep_samples._Files, "are_of", lambda self, _: (self.path / "layout.json").exists())
+    patch.setattr(sample_folders, "_refuse_used", lambda _: None)
+    patch.setattr(sample_folders.SampleFolder, "is_of", lambda self, _: (self.path / "layout.json").exists())
 
 
 def journal_believed(patch):

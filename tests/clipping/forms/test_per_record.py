@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from dpbnn.clipping.forms import per_record
-from dpbnn.clipping.forms.per_record import Dense, Outer, Reordered, Rows, combine
+from dpbnn.clipping.forms.per_record import Dense, Outer, Reordered, SparseRows, combine
 from dpbnn.clipping.rules import conv, rule_for
 
 FACTORS = torch.tensor([0.5, 0.0, 2.0, 1.0, 0.25], dtype=torch.float64)
@@ -70,7 +70,7 @@ def test_entries_of_the_same_record_and_row_are_added_up(entries):
     records, rows = torch.randint(RECORDS, (entries,)), torch.randint(4, (entries,))
     values = torch.randn(entries, 3)
     expected = torch.zeros(RECORDS, 4, 3).index_put_((records, rows), values, accumulate=True)
-    merged = Rows.merged(records, rows, values, RECORDS, torch.Size((4, 3)))
+    merged = SparseRows.merged(records, rows, values, RECORDS, torch.Size((4, 3)))
     assert_same(merged, expected)
     assert_same(combine(merged, merged), 2 * expected)
     pairs = merged.records * 4 + merged.rows

@@ -8,7 +8,7 @@ from torch import nn
 
 from dpbnn.clipping import check_model, clipped_gradient_sum
 from dpbnn.clipping.engines import ENGINES
-from dpbnn.clipping.forms.per_record import Dense, Outer, Rows
+from dpbnn.clipping.forms.per_record import Dense, Outer, SparseRows
 from dpbnn.clipping.forms.tied import Tied, combined
 from dpbnn.models.likelihoods import Categorical
 from tests.truth import assert_equals_truth, clipped_sum
@@ -26,13 +26,13 @@ def rows(values=None):
     owners = torch.arange(RECORDS).repeat_interleave(LENGTH)
     tokens = torch.randint(WORDS, (RECORDS * LENGTH,))
     values = torch.randn(RECORDS * LENGTH, WIDTH) if values is None else values
-    return Rows.merged(owners, tokens, values, RECORDS, SHAPE)
+    return SparseRows.merged(owners, tokens, values, RECORDS, SHAPE)
 
 
 def all_rows_of(outer, share):
     owners = torch.arange(RECORDS).repeat_interleave(WORDS)
     values = share * outer.dense().values.reshape(-1, WIDTH)
-    return Rows.merged(owners, torch.arange(WORDS).repeat(RECORDS), values, RECORDS, SHAPE)
+    return SparseRows.merged(owners, torch.arange(WORDS).repeat(RECORDS), values, RECORDS, SHAPE)
 
 
 def true_squares(tied):

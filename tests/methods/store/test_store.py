@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import dpbnn
-from dpbnn.methods.store import keep_samples
+from dpbnn.methods.store import reserved, sample_folders
 from dpbnn.methods.store.window import Window
 from dpbnn.posterior import LowRankGaussian, WeightSamples
 
@@ -162,7 +162,7 @@ def test_a_folder_with_other_files_is_not_touched(tmp_path, there):
     keeping = dpbnn.KeepSamples(path=path)
     with pytest.raises(dpbnn.DpbnnError, match="choose another"):
         kept(keeping)
-    with pytest.raises(dpbnn.DpbnnError, match="choose another"), keeping.reserved(is_resumed=False):
+    with pytest.raises(dpbnn.DpbnnError, match="choose another"), reserved(keeping.folder):
         pass
     assert (path if there is None else path / there).read_text() == "{"
     assert there is None or len(list(path.iterdir())) == 1
@@ -171,7 +171,7 @@ def test_a_folder_with_other_files_is_not_touched(tmp_path, there):
 def test_of_two_that_make_a_folder_at_once_one_is_refused(tmp_path, monkeypatch):
     keeping = dpbnn.KeepSamples(thin=10, path=tmp_path / "samples")
     first, second = keeping.open(LIKE, 200), keeping.open(LIKE, 200)
-    monkeypatch.setattr(keep_samples, "_refuse_used", lambda path: None)  # both have looked already
+    monkeypatch.setattr(sample_folders, "_refuse_used", lambda path: None)  # both have looked already
     half(first)
     with pytest.raises(dpbnn.DpbnnError, match="choose another"):
         half(second)
@@ -182,7 +182,7 @@ def test_a_folder_that_cannot_be_made_is_refused_in_one_line(tmp_path):
     keeping = dpbnn.KeepSamples(path=tmp_path / "file" / "samples")
     with (
         pytest.raises(dpbnn.DpbnnError, match="must be a folder that can be made: Not a directory; choose another"),
-        keeping.reserved(is_resumed=False),
+        reserved(keeping.folder),
     ):
         pass
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import dpbnn
 from dpbnn.methods import METHODS, KeepSamples, KeepSummary, Method
@@ -65,23 +65,13 @@ def methods_that_take(argument: str) -> list[str]:
 
 def methods_that_need_dropout() -> list[str]:
     """The forms of the methods that refuse a network without."""
-    return [form for form, name in method_forms().items() if _refuses(name, nn.Linear(1, 1))]
+    return [form for form, name in method_forms().items() if METHODS[name].has_dropout]
 
 
 def methods_for_tables() -> list[str]:
     """The first form of each method that the estimators and the command line have."""
     first = {name: form for form, name in reversed(method_forms().items())}
     return [form for name, form in first.items() if name in METHODS]
-
-
-def _refuses(name: str, model: nn.Module) -> bool:
-    try:
-        METHODS[name].load()(learning_rate=0.1).model_for(model)
-    except dpbnn.DpbnnError:
-        return True
-    except TypeError:  # `make_method` says it
-        return False
-    return False
 
 
 def make_method(form: str, optimizer: str, keep: str, prior: str, plan: dpbnn.PrivacyPlan) -> Method[Any]:

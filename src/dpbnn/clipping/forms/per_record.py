@@ -5,11 +5,11 @@ Four forms, one protocol (`squared_norms`, `weighted_sum`):
 * `Dense`: one gradient per record, written out: ``[records, *parameter]``.
 * `Outer`: a product of layer inputs and output gradients, ``sum_t g_t a_t'`` per record, not written out
   when that is cheaper (ghost norm).
-* `Rows`: gradients that touch only some rows of the parameter, as those of an embedding do.
+* `SparseRows`: gradients that touch only some rows of the parameter, as those of an embedding do.
 * `Reordered`: one of these in another order of the parameter's dimensions, in which it was cheaper to compute.
 
 Guarantees:
-    The norm that is clipped is the norm of what is summed, whatever cancels in it: `Dense` and `Rows` take
+    The norm that is clipped is the norm of what is summed, whatever cancels in it: `Dense` and `SparseRows` take
         the norm of the very numbers that they sum, and `Outer` never reports less than what rounding could leave.
     Rounding of the sum stays within its share of the clip norm (`dpbnn.clipping.summation`).
 
@@ -32,7 +32,7 @@ __all__ = [
     "Outer",
     "PerRecordGradient",
     "Reordered",
-    "Rows",
+    "SparseRows",
     "combine",
     "least_of_terms",
     "placed",
@@ -203,7 +203,7 @@ class Outer:
 
 
 @dataclass(frozen=True)
-class Rows:
+class SparseRows:
     """Gradients that touch only some rows of a ``[rows, width]`` parameter.
 
     Entry k adds ``values[k]`` to row ``rows[k]`` of record ``records[k]``; no (record, row) pair occurs twice, but
@@ -217,14 +217,14 @@ class Rows:
     shape: torch.Size
 
     @staticmethod
-    def merged(records: Tensor, rows: Tensor, values: Tensor, num_records: int, shape: torch.Size) -> "Rows":
+    def merged(records: Tensor, rows: Tensor, values: Tensor, num_records: int, shape: torch.Size) -> "SparseRows":
         """Add up the entries that belong to the same record and row."""
         pairs, order = torch.sort(records * shape[0] + rows)
         position = torch.zeros_like(pairs)
         position[1:] = (pairs[1:] != pairs[:-1]).cumsum(dim=0)
         pairs = torch.zeros_like(pairs).scatter_(0, position, pairs)
         totals = torch.zeros_like(values).index_add_(0, position, values[order])
-        return Rows(pairs // shape[0], pairs % shape[0], totals, num_records, shape)
+        return SparseRows(pairs // shape[0], pairs % shape[0], totals, num_records, shape)
 
     @property
     def terms(self) -> int:  # noqa: D102
@@ -245,8 +245,8 @@ class Rows:
         scaled = self.values.to(dtype) * factors.to(dtype)[self.records, None]
         return self.values.new_zeros(self.shape, dtype=dtype).index_add_(0, self.rows, scaled)
 
-    def finite(self) -> "Rows":  # noqa: D102
-        return Rows(self.records, self.rows, _finite(self.values), self.num_records, self.shape)
+    def finite(self) -> "SparseRows":  # noqa: D102
+        return SparseRows(self.records, self.rows, _finite(self.values), self.num_records, self.shape)
 
     def dense(self) -> Dense:  # noqa: D102
         values = self.values.new_zeros(self.num_records * self.shape[0], self.shape[1])
@@ -288,10 +288,10 @@ def combine(first: PerRecordGradient, second: PerRecordGradient) -> PerRecordGra
     if isinstance(first, Outer) and isinstance(second, Outer):
         inputs = torch.cat([first.inputs, second.inputs], dim=2)
         return Outer(inputs, torch.cat([first.output_gradients, second.output_gradients], dim=2), first.shape)
-    if isinstance(first, Rows) and isinstance(second, Rows):
+    if isinstance(first, SparseRows) and isinstance(second, SparseRows):
         records, rows = torch.cat([first.records, second.records]), torch.cat([first.rows, second.rows])
         values = torch.cat([first.values, second.values])
-        return Rows.merged(records, rows, values, first.num_records, first.shape)
+        return SparseRows.merged(records, rows, values, first.num_records, first.shape)
     if isinstance(first, Reordered) and isinstance(second, Reordered) and first.axes == second.axes:
         return Reordered(combine(first.values, second.values), first.axes, first.shape)
     return Dense(first.dense().values + second.dense().values)

@@ -19,7 +19,7 @@ from dpbnn.clipping.forms.per_record import (
     Dense,
     Outer,
     PerRecordGradient,
-    Rows,
+    SparseRows,
     combine,
     least_of_terms,
     placed,
@@ -35,7 +35,7 @@ class Tied:
     """Contributions of a product (one group) and of rows to the same ``[rows, width]`` parameter."""
 
     product: Outer
-    rows: Rows
+    rows: SparseRows
 
     @property
     def terms(self) -> int:  # noqa: D102 - the protocol says it, here and below
@@ -86,15 +86,15 @@ class Tied:
 def combined(first: PerRecordGradient, second: PerRecordGradient) -> PerRecordGradient:
     """The sum of two contributions to the same parameter, in whatever forms they are."""
     for one, other in ((first, second), (second, first)):
-        if isinstance(one, Tied) and isinstance(other, Outer | Rows):
+        if isinstance(one, Tied) and isinstance(other, Outer | SparseRows):
             product = combine(one.product, other) if isinstance(other, Outer) else one.product
-            rows = combine(one.rows, other) if isinstance(other, Rows) else one.rows
+            rows = combine(one.rows, other) if isinstance(other, SparseRows) else one.rows
             assert isinstance(product, Outer)
-            assert isinstance(rows, Rows)
+            assert isinstance(rows, SparseRows)
             return Tied(product, rows)
-        if isinstance(one, Outer) and isinstance(other, Rows):
+        if isinstance(one, Outer) and isinstance(other, SparseRows):
             return Tied(one, other)
-        if isinstance(one, Dense) and isinstance(other, Rows):
+        if isinstance(one, Dense) and isinstance(other, SparseRows):
             places = other.records * other.shape[0] + other.rows
             return Dense(one.values.flatten(0, 1).index_add(0, places, other.values).view_as(one.values))
     return combine(first, second)

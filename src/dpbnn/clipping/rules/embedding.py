@@ -5,7 +5,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from dpbnn.clipping.forms.per_record import PerRecordGradient, Rows
+from dpbnn.clipping.forms.per_record import PerRecordGradient, SparseRows
 
 __all__ = ["embedding_rule"]
 
@@ -22,5 +22,5 @@ def embedding_rule(
     values = output_gradients.reshape(-1, module.embedding_dim)
     if module.padding_idx is not None:
         values = values.masked_fill((tokens.reshape(-1) == module.padding_idx)[:, None], 0.0)
-    merged = Rows.merged(owners.reshape(-1), tokens.reshape(-1), values, records, module.weight.shape)
+    merged = SparseRows.merged(owners.reshape(-1), tokens.reshape(-1), values, records, module.weight.shape)
     return {"weight": merged}

@@ -5,10 +5,11 @@ from typing import Any, Protocol
 
 from dpbnn.methods.store.keep_samples import KeepSamples
 from dpbnn.methods.store.keep_summary import KeepSummary
+from dpbnn.methods.store.sample_folders import reserved
 from dpbnn.posterior import Posterior
 from dpbnn.types import Weights
 
-__all__ = ["KeepSamples", "KeepSummary", "Keeping", "Store"]
+__all__ = ["KeepSamples", "KeepSummary", "Keeping", "Store", "reserved"]
 
 
 class Store(Protocol):

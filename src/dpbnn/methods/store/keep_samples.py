@@ -12,12 +12,9 @@
 """
 
 import hashlib
-import json
-import math
 import os
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,7 @@ import torch
 
 from dpbnn import _validate
 from dpbnn.errors import DpbnnError
-from dpbnn.files.claim import LOCK, locked
+from dpbnn.methods.store.sample_folders import SampleFolder
 from dpbnn.methods.store.window import Window
 from dpbnn.posterior import WeightSamples
 from dpbnn.types import Weights
@@ -34,7 +31,6 @@ from dpbnn.types import Weights
 __all__ = ["KeepSamples", "SampleStore"]
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-LAYOUT = "layout.json"
 TOKEN_BYTES = 16
 
 
@@ -69,28 +65,23 @@ class KeepSamples:
         if self.dtype is not None:
             _validate.one_of("dtype", self.dtype, DTYPES)
 
-    @contextmanager
-    def reserved(self, is_resumed: bool) -> Iterator[None]:
-        """While a run lives, keep others out of its folder; refuse one that somebody else has, or had."""
-        with nullcontext() if self.path is None else _held(Path(self.path), is_resumed):
-            yield
+    @property
+    def folder(self) -> Path | None:
+        """The folder that the run reserves."""
+        return None if self.path is None else Path(self.path)
 
     def open(self, weights: Weights, steps: int) -> "SampleStore":
         """An empty store for samples of such weights; raises if there is no room for two. Nothing is on disk yet."""
         dtypes = {name: DTYPES[self.dtype] if self.dtype else values.dtype for name, values in weights.items()}
         each = sum(values.numel() * dtypes[name].itemsize for name, values in weights.items())
-        room = self.max_samples if self.path else min(self.max_samples, self.max_bytes // each)
-        window = Window.over(steps, self.burn_in, self.thin, room)
+        at_most = self.max_samples if self.path else min(self.max_samples, self.max_bytes // each)
+        window = Window.over(steps, self.burn_in, self.thin, at_most)
         shapes = {name: (window.count, *values.shape) for name, values in weights.items()}
-        if self.path is not None:
-            return MappedStore(window, _Files(Path(self.path), shapes, dtypes))
-        return SampleStore(
-            window,
-            {
-                name: torch.empty(shapes[name], dtype=dtypes[name], device=values.device)
-                for name, values in weights.items()
-            },
-        )
+        if self.folder is not None:
+            return MappedStore(window, SampleFolder(self.folder, shapes, dtypes))
+        devices = {name: values.device for name, values in weights.items()}
+        room = {name: torch.empty(shapes[name], dtype=dtypes[name], device=devices[name]) for name in weights}
+        return SampleStore(window, room)
 
 
 class SampleStore:
@@ -145,15 +136,15 @@ class SampleStore:
 
 
 class MappedStore(SampleStore):
-    """Samples in a folder that is the run's own: with the first of them, or the first checkpoint, it is written there.
+    """Samples in a folder of the run, which is made with the first of them, or with the first checkpoint.
 
-    A token says whose it is. It is drawn for each run and comes back from its checkpoint, so that no other run, and
-    none with another guarantee, writes where this one reads.
+    The token says that the folder is this run's. It comes back from the run's checkpoint alone, so that no other run,
+    and none with another guarantee, writes where this one reads.
     """
 
-    def __init__(self, window: Window, files: "_Files") -> None:
+    def __init__(self, window: Window, folder: SampleFolder) -> None:
         super().__init__(window, {})
-        self.files = files
+        self.folder = folder
         self.token: object = secrets.token_hex(TOKEN_BYTES)
         self._digest = hashlib.blake2b()
 
@@ -181,90 +172,21 @@ class MappedStore(SampleStore):
         """Go back to what was saved, if it is all there."""
         super().load_state_dict(saved)
         self.token = saved.get("token")
-        if self.files.are_of(self.token):
+        if self.folder.is_of(self.token):
             self._mapped()
             for index in range(self.count):
                 self._add_to_digest(index)
         if not self.samples or self._digest.digest() != saved["digest"]:
             raise DpbnnError(
-                f"The samples in {self.files.path} are not those of the interrupted run, and its guarantee would "
+                f"The samples in {self.folder.path} are not those of the interrupted run, and its guarantee would "
                 "not cover them; delete its checkpoint and start again. What it has released stays spent."
             )
 
     def _mapped(self) -> Weights:
         if not self.samples:
-            self.samples = self.files.mapped(self.token)
+            self.samples = self.folder.mapped(self.token)
         return self.samples
 
     def _add_to_digest(self, index: int) -> None:
         for values in self.samples.values():
             self._digest.update(values[index].contiguous().view(-1).view(torch.uint8).numpy().data)
-
-
-class _Files:
-    """The files of a folder, and a layout that says whose they are: of one run, ever."""
-
-    def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, torch.dtype]) -> None:
-        self.path, self._shapes, self._dtypes = path, shapes, dtypes
-
-    def are_of(self, token: object) -> bool:
-        """Whether the run with this token has made them."""
-        try:
-            return bool(json.loads((self.path / LAYOUT).read_text()) == self._layout(token))
-        except (OSError, ValueError):
-            return False
-
-    def mapped(self, token: object) -> Weights:
-        """Room for the samples of this run; made where there is none yet, of its own or anybody's."""
-        if not self.are_of(token):
-            _refuse_used(self.path)
-            with _explained(self.path):
-                self.path.mkdir(parents=True, exist_ok=True)
-                with (self.path / LAYOUT).open("x") as file:  # of two at once, one is refused
-                    json.dump(self._layout(token), file)
-        return {
-            name: torch.from_file(
-                str(self.path / f"{position}.bin"), shared=True, size=math.prod(shape), dtype=self._dtypes[name]
-            ).view(shape)
-            for position, (name, shape) in enumerate(self._shapes.items())
-        }
-
-    def _layout(self, token: object) -> dict[str, object]:
-        return {"run": token, "samples": {name: [*own, str(self._dtypes[name])] for name, own in self._shapes.items()}}
-
-
-@contextmanager
-def _held(path: Path, is_resumed: bool) -> Iterator[None]:
-    """Lock a folder. The lock is gone afterwards, and the folder too, if nothing was put into it."""
-    if not is_resumed:
-        _refuse_used(path)
-    with _explained(path):
-        path.mkdir(parents=True, exist_ok=True)
-    with locked(path, "give each run a path of its own"):
-        if not is_resumed:
-            _refuse_used(path)
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                (path / LOCK).unlink()
-                path.rmdir()
-
-
-def _is_used(path: Path) -> bool:
-    return path.exists() and (not path.is_dir() or any(file.name != LOCK for file in path.iterdir()))
-
-
-def _refuse_used(path: Path) -> None:
-    if _is_used(path):
-        raise DpbnnError(f"path {path} exists and is not this run's; choose another.")
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except FileExistsError as error:
-        raise DpbnnError(f"path {path} exists and is not this run's; choose another.") from error
-    except OSError as error:
-        raise DpbnnError(f"path {path} must be a folder that can be made: {error.strerror}; choose another.") from error

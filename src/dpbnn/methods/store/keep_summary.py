@@ -7,7 +7,6 @@ that the variance less what the directions hold is a variance again: the diagona
 """
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,9 +43,9 @@ class KeepSummary:
         if self.thin is not None:
             _validate.whole_number("thin", self.thin)
 
-    def reserved(self, is_resumed: bool) -> AbstractContextManager[None]:
-        """A summary is in memory: there is nothing that others must be kept out of."""
-        return nullcontext()
+    @property
+    def folder(self) -> None:
+        """A summary is in memory: it needs no folder."""
 
     def open(self, weights: Weights, steps: int) -> "SummaryStore":
         """An empty summary of such weights."""

@@ -111,9 +111,9 @@ class Work:
         return self.method.init({name: wide(values) for name, values in weights.items()}, self.plan, self.seed)
 
     def refuse_inexact_sums(self) -> None:
-        """Refuse, before the first step, a largest batch whose sum could not be exact enough."""
+        """Before anything is spent, refuse what the method cannot begin with, and sums that could be inexact."""
+        state = self.initial_state()
         if self.in_float64:
-            state = self.initial_state()
             self.method.begin_step(state, 0)
             x, y = (part.to(self.device) for part in self.records.empty)
             refuse_inexact_sums(

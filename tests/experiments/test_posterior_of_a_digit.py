@@ -1,0 +1,20 @@
+"""An easy and a hard digit, and what the draws say about them."""
+
+import pytest
+import torch
+
+from dpbnn.data import load_images
+from dpbnn.experiments import QUICK
+
+
+@pytest.mark.slow
+def test_the_easy_digit_is_easy_and_the_hard_one_hard(results):
+    found = results["posterior-of-a-digit"]
+    labels = load_images("mnist").y_test
+    assert [int(labels[found["images"][digit]]) for digit in ("easy", "hard")] == [2, 3]
+    for row in found["rows"]:
+        easy, hard = (torch.tensor(row["draws"][digit]) for digit in ("easy", "hard"))
+        assert easy.shape == hard.shape == (QUICK.draws, 10)
+        torch.testing.assert_close(easy.sum(dim=1), torch.ones(len(easy)), rtol=0, atol=1e-3)
+        if not (row["method"] == "mc_dropout" and row["is_private"]):  # which has learned nothing
+            assert easy[:, 2].mean() > hard[:, 3].mean()

@@ -1,0 +1,26 @@
+"""How the best settings were found: the candidates, and the winner among them."""
+
+import pytest
+
+from dpbnn.experiments import FULL, QUICK, tuning
+from dpbnn.experiments.recipes import BEST, Recipe
+from dpbnn.experiments.settings import METHODS, NETWORKS
+from dpbnn.experiments.tuning import candidates
+
+
+def test_the_best_recipes_are_among_those_that_were_tried():
+    for network in NETWORKS:
+        for method in METHODS:
+            assert BEST[network, method] in candidates(network, method, FULL)
+
+
+@pytest.mark.slow
+def test_the_best_candidate_has_the_least_negative_log_likelihood(results):
+    found = results["tuning"]
+    assert found["trained_on"] + found["tried_on"] == QUICK.records
+    for method in METHODS:
+        own = [row for row in found["rows"] if row["recipe"]["method"] == method]
+        assert len(own) == QUICK.grid
+        assert all(row["epsilon"] <= 0.894 for row in own)
+        least = min(own, key=lambda row: sum(row["negative_log_likelihood"]))
+        assert tuning.winner(found, "mlp", method) == Recipe(**least["recipe"])
