@@ -13,7 +13,7 @@ from tests.clipping.engines.test_engines import Wrapped
 from tests.clipping.forms.test_joint import MODELS as JOINT
 from tests.clipping.forms.test_joint import made, truth
 from tests.clipping.rules.test_rules import LAYERS, build, records
-from tests.clipping.test_sensitivity import distance, nearly_cancelling
+from tests.clipping.test_clipped_sum import distance, nearly_cancelling
 from tests.methods.test_contract import EVERY, PRIVATE, X, Y, same
 from tests.methods.test_contract import network as with_dropout
 from tests.training.checkpoint.interrupting import fit_interrupted

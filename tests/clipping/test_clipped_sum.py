@@ -13,6 +13,7 @@ from dpbnn.clipping.forms.deferred import Deferred
 from dpbnn.clipping.forms.joint import Joint
 from dpbnn.clipping.forms.per_record import Dense, Outer, SparseRows, combine
 from dpbnn.clipping.forms.tied import Tied
+from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Categorical, HomoscedasticGaussian
 from tests.truth import assert_equals_truth, clipped_sum
 
@@ -310,3 +311,19 @@ def test_one_record_among_very_many_moves_the_sum_by_at_most_the_clip_norm(layer
     without = clipped_gradient_sum(model, Categorical(), x[1:], y[1:], **options)
     assert all(g.dtype == torch.float64 for g in with_record.gradients.values())
     assert 0.994 < distance(with_record.gradients, without.gradients) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"clip_norm": -1.0}, r"clip_norm must be > 0, got -1.0\."),
+        ({"clip_norm": float("nan")}, "clip_norm must be a finite number"),
+        ({"clip_norm": 1.0, "clipping": "layerwise"}, "clipping must be one of 'flat', 'automatic'"),
+        ({"clip_norm": 1.0, "micro_batch_size": 0}, "micro_batch_size must be >= 1"),
+        ({"clip_norm": 1.0, "y": torch.zeros(3, dtype=torch.long)}, "one row per record"),
+    ],
+)
+def test_bad_arguments_get_one_clear_line(arguments, message):
+    y = arguments.pop("y", torch.zeros(4, dtype=torch.long))
+    with pytest.raises(DpbnnError, match=message):
+        clipped_gradient_sum(nn.Linear(6, 3), Categorical(), torch.randn(4, 6), y, **arguments)
