@@ -17,31 +17,6 @@ coverage     which settings the attacks had, and which they had not
 store        an audit kept in the folder of a release and shown on its card
 """
 
-from dpbnn.audit.coverage import Coverage
-from dpbnn.audit.mechanism import MechanismAudit, audit_mechanism
-from dpbnn.audit.membership import MembershipAudit, audit_membership
-from dpbnn.audit.one_run import OneRunAudit, audit_training
-from dpbnn.audit.plan import Audit, audit_plan
-from dpbnn.audit.randomness import RandomnessAudit, audit_randomness
-from dpbnn.audit.rounding import RoundingAudit, audit_rounding
-from dpbnn.audit.sampling import SamplingAudit, audit_sampling
-from dpbnn.audit.store import keep_with_release
+from dpbnn._lazy import lazy_names
 
-__all__ = [
-    "Audit",
-    "Coverage",
-    "MechanismAudit",
-    "MembershipAudit",
-    "OneRunAudit",
-    "RandomnessAudit",
-    "RoundingAudit",
-    "SamplingAudit",
-    "audit_mechanism",
-    "audit_membership",
-    "audit_plan",
-    "audit_randomness",
-    "audit_rounding",
-    "audit_sampling",
-    "audit_training",
-    "keep_with_release",
-]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

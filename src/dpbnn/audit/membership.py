@@ -1,14 +1,16 @@
 """Whether a release's predictions tell members of the training data from others, by any of its own signals.
 
 The attacker asks for predictions, and has the release's own uncertainty as a signal beside the likelihood of the
-target: a model that remembers a record is surer of it. What he finds is reported as it is; it bounds nothing unless
-membership was decided by coins, for which there is the audit of one run.
+target: a model that remembers a record is surer of it. The result bounds nothing unless membership was decided by
+coins, for which there is the audit of one run.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import mannwhitneyu
 from torch import Tensor
 
 from dpbnn.audit.one_run import DRAWS, log_likelihoods
@@ -47,27 +49,25 @@ def audit_membership(
     release: Release, members: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor]
 ) -> MembershipAudit:
     """Attack with records that were trained on, and others like them. The result is as private as they are."""
-    own, theirs = _signals(release, *members), _signals(release, *others)
+    of_members, of_others = _signals(release, *members), _signals(release, *others)
     guarantee = release.guarantee
-    most = min(1.0, float(np.exp(min(guarantee.epsilon, 50.0))) * FALSE_POSITIVES + guarantee.delta)
-    signals = {name: _compared(own[name], theirs[name]) for name in own}
+    most = min(1.0, math.exp(min(guarantee.epsilon, 50.0)) * FALSE_POSITIVES + guarantee.delta)
+    signals = {name: _compared(of_members[name], of_others[name]) for name in of_members}
     return MembershipAudit(len(members[0]), len(others[0]), signals, most)
 
 
 def _signals(release: Release, x: Tensor, y: Tensor) -> dict[str, np.ndarray]:
     """Each larger for records that the model seems to know."""
-    likelihood = {"likelihood of the target": log_likelihoods(release, x, y)}
-    found = release.predict(x, num_draws=DRAWS)
-    if isinstance(found, ClassPrediction):
-        doubts = {"certainty": found.entropy, "agreement of the draws": found.mutual_information}
+    prediction = release.predict(x, num_draws=DRAWS)
+    signals = {"likelihood of the target": log_likelihoods(prediction, y)}
+    if isinstance(prediction, ClassPrediction):
+        uncertainty = {"certainty": prediction.entropy, "agreement of the draws": prediction.mutual_information}
     else:
-        doubts = {"agreement of the draws": found.epistemic_variance.sum(dim=1)}
-    return likelihood | {name: -values.double().numpy() for name, values in doubts.items()}
+        uncertainty = {"agreement of the draws": prediction.epistemic_variance.sum(dim=1)}
+    return signals | {name: -values.double().numpy() for name, values in uncertainty.items()}
 
 
 def _compared(members: np.ndarray, others: np.ndarray) -> Signal:
-    from scipy.stats import mannwhitneyu
-
     auc = mannwhitneyu(members, others).statistic / (len(members) * len(others))
     threshold = np.quantile(others, 1 - FALSE_POSITIVES)
     return Signal(float(auc), float((members > threshold).mean()))

@@ -1,8 +1,10 @@
-"""What noise must look like: standard normal in units of what is claimed, and every number of its own."""
+"""What noise must look like: standard normal in units of what is claimed, and all numbers independent."""
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from scipy.fft import irfft, next_fast_len, rfft
+from scipy.stats import binomtest, chi2, kstest, norm
 
 from dpbnn.audit.checks import Check
 
@@ -22,16 +24,14 @@ MOST_ALIKE = 0.01
 def checks_of_noise(
     residuals: Sequence[np.ndarray], tensors: np.ndarray, complete: Sequence[np.ndarray], bare: np.ndarray
 ) -> Iterator[Check]:
-    """All that is known of noise.
+    """Compare noise with what it is claimed to be.
 
     Args:
-        residuals: of each run ``[releases, numbers]``.
-        tensors: of which tensor each number is.
-        complete: whole releases, one after another, of each run.
-        bare: noise as it was released, where there was no record.
+        residuals: releases less their clipped sums, of each run ``[releases, numbers]``.
+        tensors: which tensor each number belongs to.
+        complete: the noise of whole releases, one after another, of each run.
+        bare: releases of no records.
     """
-    from scipy.stats import binomtest, chi2, kstest, norm
-
     together = np.concatenate(residuals)
     groups = (together[:, tensors == tensor] for tensor in np.unique(tensors))
     by_tensor = [chi2.cdf((values**2).sum(), values.size) for values in groups]
@@ -51,21 +51,16 @@ def checks_of_noise(
 
 def _unrelated(name: str, rows: np.ndarray) -> Check:
     """Of two rows that are independent, the product over the length of one is standard normal."""
-    from scipy.stats import norm
-
     products = np.abs(rows @ rows.T) / np.maximum(np.linalg.norm(rows, axis=1), 1e-12)
     pairs = products[np.triu_indices(len(rows), 1)]
     return Check(name, min(1.0, pairs.size * float(2 * norm.sf(pairs.max()))) if pairs.size else 1.0)
 
 
 def _never_again(noise: np.ndarray) -> Check:
-    """At no distance noise resembles itself: not between chunks, halves or tensors of a release, nor between releases.
+    """Noise resembles itself at no distance: not between chunks, halves or tensors of a release, nor between releases.
 
     The sum of products at each distance, over the root of their number, is standard normal.
     """
-    from scipy.fft import irfft, next_fast_len, rfft
-    from scipy.stats import norm
-
     name, number = "no stretch of noise comes again", len(noise)
     distances = np.arange(1, number - FEWEST_PRODUCTS)
     if not len(distances):

@@ -1,7 +1,7 @@
 """A whole training run with canaries in it, each by a coin: who was in is guessed from the release alone.
 
 Steinke, Nasr and Jagielski 2023: were the run (epsilon, delta)-private, guesses could not be right so often. One run is
-enough, as each canary is a coin of its own. The bound is loose by nature: a release shows far less than the steps of
+enough, as each canary has a coin to itself. The bound is loose by nature: a release shows far less than the steps of
 the run do, for which epsilon is accounted.
 """
 
@@ -17,9 +17,8 @@ from dpbnn.audit.checks import Check
 from dpbnn.methods import METHODS, Method
 from dpbnn.models.likelihoods import Categorical, Likelihood
 from dpbnn.models.networks import MLP
-from dpbnn.prediction import ClassPrediction, RealPrediction
+from dpbnn.prediction import ClassPrediction, Prediction
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.release.release import Release
 from dpbnn.training.fit import fit
 
 __all__ = ["OneRunAudit", "audit_method", "audit_training", "log_likelihoods"]
@@ -32,12 +31,12 @@ DRAWS = 30
 
 @dataclass(frozen=True)
 class OneRunAudit:
-    """What an attacker made of one release.
+    """What an attacker guessed from one release.
 
     Args:
-        canaries: each in the data by a coin.
+        canaries: how many there were, each in the data by a coin.
         guesses: how many of them were guessed.
-        right: how many guesses were.
+        right: how many guesses were right.
         claimed_epsilon: by the plan.
         epsilon: at least this, at the confidence.
         check: whether so many right guesses are possible at the claimed epsilon.
@@ -69,17 +68,18 @@ def audit_training(
     inside = np.random.default_rng().random(len(x)) < 0.5
     there = torch.from_numpy(inside)
     release = fit(model, x[there], y[there], method=method, plan=plan, likelihood=likelihood, progress=False)
-    order = np.argsort(log_likelihoods(release, x, y), kind="stable")
+    order = np.argsort(log_likelihoods(release.predict(x, num_draws=DRAWS), y), kind="stable")
     each = max(1, round(len(x) * SHARE_GUESSED / 2))
     right = int(inside[order[-each:]].sum() + (~inside[order[:each]]).sum())
     epsilon = epsilon_of_guesses(right, 2 * each, len(x), plan.delta, confidence)
-    chance = probability_of_guesses(right, 2 * each, len(x), plan.epsilon(), plan.delta)
+    claimed = plan.epsilon()
+    chance = probability_of_guesses(right, 2 * each, len(x), claimed, plan.delta)
     check = Check("canaries are guessed no better than the claimed epsilon allows", min(1.0, chance))
-    return OneRunAudit(len(x), 2 * each, right, plan.epsilon(), epsilon, check)
+    return OneRunAudit(len(x), 2 * each, right, claimed, epsilon, check)
 
 
 def audit_method(name: str, plan: PrivacyPlan, canaries: int = CANARIES, confidence: float = 0.95) -> OneRunAudit:
-    """The same for one registered method, with canaries that are as loud as can be: each has an input of its own."""
+    """`audit_training` of a registered method, with canaries as loud as can be: each has an input to itself."""
     x, y = LOUDNESS * torch.eye(canaries), torch.randint(2, (canaries,))
     entry = METHODS[name]
     model = MLP(canaries, (32,) if entry.has_dropout else (), 2, "tanh", 0.1 if entry.has_dropout else 0.0)
@@ -87,11 +87,9 @@ def audit_method(name: str, plan: PrivacyPlan, canaries: int = CANARIES, confide
     return audit_training(model, x, y, method=method, plan=plan, likelihood=Categorical(), confidence=confidence)
 
 
-def log_likelihoods(release: Release, x: Tensor, y: Tensor) -> np.ndarray:
-    """How likely each record's target is by the release, averaged over its draws."""
-    found = release.predict(x, num_draws=DRAWS)
-    if isinstance(found, ClassPrediction):
-        return np.log(found.probabilities.double().numpy()[np.arange(len(y)), y.numpy()] + 1e-12)
-    assert isinstance(found, RealPrediction)
-    variance = (found.aleatoric_variance + found.epistemic_variance).double()
-    return -((y.double() - found.mean.double()) ** 2 / variance + variance.log()).sum(dim=1).numpy() / 2
+def log_likelihoods(prediction: Prediction, y: Tensor) -> np.ndarray:
+    """How likely each record's target is by a prediction."""
+    if isinstance(prediction, ClassPrediction):
+        return np.log(prediction.probabilities.double().numpy()[np.arange(len(y)), y.numpy()] + 1e-12)
+    variance = (prediction.aleatoric_variance + prediction.epistemic_variance).double()
+    return -((y.double() - prediction.mean.double()) ** 2 / variance + variance.log()).sum(dim=1).numpy() / 2

@@ -1,7 +1,6 @@
-"""All attacks on one claim, and what they found: as data, in words, and as a picture."""
+"""All attacks on one plan, and their results: as data, in words, and as a picture."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 
 from dpbnn._warn import muted
 from dpbnn.audit.cases import Case, cases_of, variations_of
+from dpbnn.audit.claim import levels_of
 from dpbnn.audit.coverage import Coverage, coverage_of
 from dpbnn.audit.mechanism import MechanismAudit, audit_mechanism
 from dpbnn.audit.membership import MembershipAudit, audit_membership
@@ -37,7 +37,7 @@ LEFT_OUT_BY_QUICK = "convolutional, recurrent and frozen layers (leave out --qui
 
 @dataclass(frozen=True)
 class Audit:
-    """What all attacks on a plan found.
+    """What all attacks on a plan show.
 
     Args:
         claimed_epsilon: by the plan.
@@ -48,13 +48,13 @@ class Audit:
         rows_per_person: in the plan.
         confidence: of each bound.
         is_quick: whether models and settings were left out.
-        mechanism: of single steps under this very plan, by engine and model.
-        variations: of single steps of the same code with other settings, each with a claim of its own.
-        rounding: of sums over very many records.
-        randomness: of secret draws.
-        sampling: of batches.
-        one_run: of whole runs, by method.
-        membership: of a release's predictions.
+        mechanism: attacks on single steps under this very plan, by engine and model.
+        variations: the same code with other settings, each with a claim of its own.
+        rounding: sums over very many records.
+        randomness: secret draws.
+        sampling: batches.
+        one_run: attacks on whole runs, by method.
+        membership: attacks on the predictions of a release.
     """
 
     claimed_epsilon: float
@@ -80,71 +80,65 @@ class Audit:
 
     @property
     def coverage(self) -> Coverage:
-        """What attacks on single steps looked at, and what they did not."""
-        attacks = [*self.mechanism.values(), *self.variations.values()]
-        return coverage_of(attacks, self.rounding.records, [LEFT_OUT_BY_QUICK] if self.is_quick else [])
+        """Which settings attacks on single steps had, and which they had not."""
+        return coverage_of(self._attacks, self.rounding.records, [LEFT_OUT_BY_QUICK] if self.is_quick else [])
+
+    @property
+    def _attacks(self) -> list[MechanismAudit]:
+        """On single steps."""
+        return [*self.mechanism.values(), *self.variations.values()]
 
     @property
     def alarms(self) -> list[str]:
-        """What speaks against the claim."""
-        parts: list[tuple[str, Any]] = [*self.mechanism.items(), *self.variations.items()]
-        parts += [(name, getattr(self, name)) for name in ("rounding", "randomness", "sampling")]
-        failed = [f"{name}: failed: {check.name}" for name, part in parts for check in part.checks if not check.holds]
-        beyond = [
-            f"one run by {name}: failed: {run.check.name}" for name, run in self.one_run.items() if not run.check.holds
-        ]
-        return failed + beyond
+        """The checks that failed: each speaks against the claim."""
+        checks = [(name, attack.checks) for name, attack in (*self.mechanism.items(), *self.variations.items())]
+        checks += [("rounding", self.rounding.checks), ("randomness", self.randomness.checks)]
+        checks += [("sampling", self.sampling.checks)]
+        checks += [(f"one run by {name}", (run.check,)) for name, run in self.one_run.items()]
+        return [f"{name}: failed: {check.name}" for name, some in checks for check in some if not check.holds]
 
     def to_json(self) -> str:
-        """All figures."""
+        """All figures; null stands for infinity."""
         summary = {"epsilon_at_least": self.epsilon, "alarms": self.alarms, "coverage": asdict(self.coverage)}
-        return json.dumps(_finite(summary | asdict(self)), indent=2)
+        figures = json.loads(json.dumps(summary | asdict(self)), parse_constant=lambda _: None)
+        return json.dumps(figures, indent=2)
 
     def __str__(self) -> str:
-        seen = sum(attack.observations for attack in (*self.mechanism.values(), *self.variations.values()))
-        best = max(self.one_run, key=lambda name: self.one_run[name].epsilon)
-        signal = max(self.membership.signals.items(), key=lambda item: abs(item[1].auc - 0.5))
+        numbers = sum(attack.observations for attack in self._attacks)
+        method, run = max(self.one_run.items(), key=lambda item: item[1].epsilon)
+        name, signal = max(self.membership.signals.items(), key=lambda item: abs(item[1].auc - 0.5))
+        shares = [100 * attack.epsilon / attack.claimed_epsilon for attack in self.variations.values()]
         conclusion = "Nothing speaks against the claim."
         if alarms := self.alarms:
             conclusion = f"THE CODE BREAKS THE CLAIM; do not rely on its epsilon. {'; '.join(alarms)}."
-        whole = self.one_run[best]
-        shares = [attack.epsilon / attack.claimed_epsilon for attack in self.variations.values()]
         return (
             f"The claim: epsilon {rounded_up(self.claimed_epsilon):g} at delta {self.delta:g} for {self.unit}. It was "
             f"attacked with synthetic records and networks, and with the plan's own {self.clipping} clipping, "
             f"{_counted(self.levels, 'level')} of noise and clip norm, and {_counted(self.rows_per_person, 'row')} per "
             f"person. Canaries, records made to be noticed, went through {len(self.mechanism)} ways of clipping and "
-            f"through the noise, and {seen:,} numbers of what was released were looked at: with "
+            f"through the noise, and {numbers:,} numbers of what was released were looked at: with "
             f"{100 * self.confidence:g} % confidence, a run like this has an epsilon of at least {self.epsilon:.4g} "
-            f"for {self.unit}. With other settings, in {len(shares)} ways, attacks show {100 * min(shares):.0f} to "
-            f"{100 * max(shares):.0f} % of what is claimed for those. Who is in a batch was counted in "
+            f"for {self.unit}. With other settings, in {len(shares)} ways, attacks show {min(shares):.0f} to "
+            f"{max(shares):.0f} % of what is claimed for those. Who is in a batch was counted in "
             f"{self.sampling.batches:,} of them, and {self.randomness.streams:,} streams of random numbers were "
-            f"compared. In one whole run at epsilon {whole.claimed_epsilon:.3g} by each method, the best attack on a "
-            f"release ({best}) shows an epsilon of {whole.epsilon:.3g}. By predictions, members were told from others "
-            f"with an AUC of {signal[1].auc:.3f} ({signal[0]}; near 0.5 is chance). {self.coverage} {conclusion}"
+            f"compared. In one whole run at epsilon {run.claimed_epsilon:.3g} by each method, the best attack on a "
+            f"release ({method}) shows an epsilon of {run.epsilon:.3g}. By predictions, members were told from others "
+            f"with an AUC of {signal.auc:.3f} ({name}; near 0.5 is chance). {self.coverage} {conclusion}"
         )
 
     def draw(self, path: str | Path) -> None:
-        """The claim, and what each attack shows of it."""
+        """The claim, and the epsilon that each attack shows."""
         from matplotlib.figure import Figure
 
-        share = {name: attack.epsilon / attack.claimed_epsilon for name, attack in self.variations.items()}
-        runs = next(iter(self.one_run.values())).claimed_epsilon
+        steps = {name: attack.epsilon for name, attack in self.mechanism.items()}
+        shares = {name: attack.epsilon / attack.claimed_epsilon for name, attack in self.variations.items()}
+        runs = {name: run.epsilon for name, run in self.one_run.items()}
+        claim_of_runs = next(iter(self.one_run.values())).claimed_epsilon
         epsilon = f"epsilon, at least, with {100 * self.confidence:g} % confidence"
         panels: list[tuple[str, dict[str, float], float, str]] = [
-            (
-                "Attacks on single steps: no bar should get beyond the claim",
-                {name: attack.epsilon for name, attack in self.mechanism.items()},
-                self.claimed_epsilon,
-                epsilon,
-            ),
-            ("The same code with other settings, each with a claim of its own", share, 1.0, "share of the claim"),
-            (
-                "Attacks on the release of a whole run",
-                {name: run.epsilon for name, run in self.one_run.items()},
-                runs,
-                epsilon,
-            ),
+            ("Attacks on single steps: no bar should get beyond the claim", steps, self.claimed_epsilon, epsilon),
+            ("The same code with other settings, each with a claim of its own", shares, 1.0, "share of the claim"),
+            ("Attacks on the release of a whole run", runs, claim_of_runs, epsilon),
         ]
         heights = [len(bars) for _, bars, _, _ in panels]
         figure = Figure(figsize=(8, 3.2 + 0.34 * sum(heights)), layout="constrained")
@@ -165,12 +159,8 @@ def _draw_panel(axes: Any, title: str, bars: Mapping[str, float], claim: float, 
     plain(axes)
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
 def audit_plan(plan: PrivacyPlan, *, quick: bool = False, confidence: float = 0.95, progress: bool = False) -> Audit:
-    """Attack what a plan claims, with models and records of our own. No data is read.
+    """Attack what a plan claims, on synthetic models and records.
 
     Guarantees:
         A plan is attacked as it is: with its clipping style, levels and rows per person.
@@ -180,17 +170,16 @@ def audit_plan(plan: PrivacyPlan, *, quick: bool = False, confidence: float = 0.
     runs, of_each_run = _of_one_run(CANARIES[quick]), 1 - (1 - confidence) / len(METHODS)
     rows = plan.max_records_per_person
     with muted(""):  # warnings of models that are slow on purpose, and of chains that are short
-        mechanism = _attacked(cases, OBSERVATIONS[quick], confidence, "attacking single steps", progress)
         return Audit(
             claimed_epsilon=plan.epsilon(),
             delta=plan.delta,
             unit="one record" if rows == 1 else f"one person with at most {rows} records",
             clipping=plan.clipping,
-            levels=next(iter(mechanism.values())).levels,
+            levels=len(levels_of(plan)),
             rows_per_person=rows,
             confidence=confidence,
             is_quick=quick,
-            mechanism=mechanism,
+            mechanism=_attacked(cases, OBSERVATIONS[quick], confidence, "attacking single steps", progress),
             variations=_attacked(variations, OF_VARIATIONS[quick], confidence, "with other settings", progress),
             rounding=audit_rounding(),
             randomness=audit_randomness(),
@@ -223,21 +212,10 @@ def _of_one_run(records: int) -> PrivacyPlan:
 def _membership() -> MembershipAudit:
     """Of a network that could remember every record."""
     x, y = torch.randn(2 * MEMBERS, 40), torch.randint(2, (2 * MEMBERS,))
-    release = fit(
-        MLP(40, [64], 2),
-        x[:MEMBERS],
-        y[:MEMBERS],
-        method=SGD(1.0),
-        plan=_of_one_run(MEMBERS),
-        likelihood=Categorical(),
-        progress=False,
-    )
-    return audit_membership(release, (x[:MEMBERS], y[:MEMBERS]), (x[MEMBERS:], y[MEMBERS:]))
+    members, others = (x[:MEMBERS], y[:MEMBERS]), (x[MEMBERS:], y[MEMBERS:])
+    how: Any = {"method": SGD(1.0), "plan": _of_one_run(MEMBERS), "likelihood": Categorical(), "progress": False}
+    return audit_membership(fit(MLP(40, [64], 2), *members, **how), members, others)
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

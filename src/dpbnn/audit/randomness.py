@@ -7,13 +7,12 @@ draws      the same of what comes out: noise, masks, batches, and what reading a
 seeds      torch's generators on a CPU are in states that no seed of 32 bits leads to
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dpbnn.audit.checks import Check
 from dpbnn.device.generators import Generators, drawing_from
@@ -22,14 +21,16 @@ from dpbnn.privacy.noise.sampling import PoissonSampler
 
 __all__ = ["RandomnessAudit", "audit_randomness"]
 
-OF_A_PROCESS = ("process", "NumPy", "Python")
-READERS = [f"{purpose}, {kind}" for purpose in ("reading", "workers") for kind in OF_A_PROCESS]
+READERS = [f"{purpose}, {kind}" for purpose in ("reading", "workers") for kind in ("process", "NumPy", "Python")]
 PURPOSES, PARTS = ("sampling", "noise", "model", "reading", "workers", *READERS), (0, 1, 2)
 LARGEST_POWER, AT_RANDOM = 40, 200
 RUNS = 2
 MEMBERS = 200
 """Records of which each is in a batch or not: no two batches are the same by chance."""
 WATCHED_STEPS = 200
+
+Draw = Callable[[Randomness, int], bytes]
+"""What a run draws in a step for one purpose."""
 
 
 @dataclass(frozen=True)
@@ -58,62 +59,57 @@ def audit_randomness() -> RandomnessAudit:
         for part in PARTS
         for step in steps
     ]
-    checks = [
-        Check("no two steps, purposes, parts or runs share a stream", float(_differ(streams))),
-        Check("sampling, masks, noise and reading ask for different streams", float(_asks_apart())),
-        _drawn("no two steps or runs have the same noise", runs, steps, _noise_on(torch.device("cpu"))),
-        _drawn("no two steps or runs have the same masks", runs, steps, _mask),
-        _drawn("no two steps or runs have the same batch", runs, steps, _batch),
-        _drawn("no two steps or runs draw the same to read a record", runs, steps, partial(_to_read, row=0)),
-        Check("no two records draw the same to be read", float(_differ([_to_read(runs[0], 0, row) for row in steps]))),
-        Check("masks and reading draw from more than 32 bits", float(not any(map(_has_32_bits, _all_of(runs[0]))))),
-    ]
+    generators = [runs[0].masks(step) for step in range(WATCHED_STEPS)]
+    generators += [runs[0].reading(step, step) for step in range(WATCHED_STEPS)]
+    facts = {
+        "no two steps, purposes, parts or runs share a stream": _differ(streams),
+        "sampling, masks, noise and reading ask for different streams": _asks_apart(),
+        "no two records draw the same to be read": _differ([_reading(runs[0], 0, row) for row in steps]),
+        "masks and reading draw from more than 32 bits": not any(map(_has_32_bits, generators)),
+    }
+    draws: dict[str, Draw] = {"have the same noise": _noise, "have the same masks": _mask}
+    draws |= {"have the same batch": _batch, "draw the same to read a record": _reading}
     if torch.cuda.is_available():
-        name = "no two steps or runs have the same noise on a GPU"
-        checks.append(_drawn(name, runs, steps, _noise_on(torch.device("cuda"))))
-    return RandomnessAudit(len(streams), max(steps), tuple(checks))
+        draws["have the same noise on a GPU"] = partial(_noise, device="cuda")
+    for words, draw in draws.items():
+        facts[f"no two steps or runs {words}"] = _differ([draw(run, step) for run in runs for step in steps])
+    return RandomnessAudit(len(streams), max(steps), tuple(Check(name, float(holds)) for name, holds in facts.items()))
 
 
 def _steps() -> list[int]:
     """Near powers of two, powers of two after one and the same step, and some at random."""
-    powers = [2**power for power in range(LARGEST_POWER + 1)]
+    generator, powers = np.random.default_rng(), [2**power for power in range(LARGEST_POWER + 1)]
+    start = int(generator.integers(1000))
     near = {step + off for step in powers for off in (-1, 0, 1)}
-    start = int(np.random.default_rng().integers(1000))
-    later = {start} | {start + power for power in powers}
-    return sorted(near | later | set(np.random.default_rng().integers(2**LARGEST_POWER, size=AT_RANDOM).tolist()))
+    later = {start, *(start + power for power in powers)}
+    return sorted(near | later | set(generator.integers(2**LARGEST_POWER, size=AT_RANDOM).tolist()))
 
 
 def _differ(draws: list[bytes]) -> bool:
     return len(set(draws)) == len(draws)
 
 
-def _drawn(name: str, runs: list[Randomness], steps: list[int], draw: Callable[[Randomness, int], bytes]) -> Check:
-    return Check(name, float(_differ([draw(run, step) for run in runs for step in steps])))
+def _noise(randomness: Randomness, step: int, device: str = "cpu") -> bytes:
+    noise = torch.zeros(4, dtype=torch.float64, device=device)
+    randomness.add_normals([noise], 1.0, step)
+    return noise.cpu().numpy().tobytes()
 
 
-def _noise_on(device: torch.device) -> Callable[[Randomness, int], bytes]:
-    def draw(randomness: Randomness, step: int) -> bytes:
-        noise = torch.zeros(4, dtype=torch.float64, device=device)
-        randomness.add_normals([noise], 1.0, step)
-        return noise.cpu().numpy().tobytes()
-
-    return draw
+def _batch(randomness: Randomness, step: int) -> bytes:
+    return PoissonSampler(MEMBERS, 0.5, randomness).batch(step).tobytes()
 
 
 def _mask(randomness: Randomness, step: int) -> bytes:
-    with drawing_from(randomness.masks(step)):
-        return bytes(torch.rand(4, dtype=torch.float64).numpy().tobytes())
+    return _uniform(randomness.masks(step))
 
 
-def _to_read(randomness: Randomness, step: int, row: int) -> bytes:
-    with drawing_from(randomness.reading(step, row)):
-        return bytes(torch.rand(4, dtype=torch.float64).numpy().tobytes())
+def _reading(randomness: Randomness, step: int, row: int = 0) -> bytes:
+    return _uniform(randomness.reading(step, row))
 
 
-def _all_of(randomness: Randomness) -> Iterator[Generators]:
-    for step in range(WATCHED_STEPS):
-        yield randomness.masks(step)
-        yield randomness.reading(step, step)
+def _uniform(generators: Generators) -> bytes:
+    with drawing_from(generators):
+        return torch.rand(4, dtype=torch.float64).numpy().tobytes()
 
 
 def _has_32_bits(generators: Generators) -> bool:
@@ -124,37 +120,22 @@ def _has_32_bits(generators: Generators) -> bool:
     return bool((state[words] == torch.Generator().manual_seed(seed).get_state().numpy()[words]).all())
 
 
-def _batch(randomness: Randomness, step: int) -> bytes:
-    return PoissonSampler(MEMBERS, 0.5, randomness).batch(step).tobytes()
-
-
-@dataclass(frozen=True)
-class _ListedRandomness(Randomness):
-    """Notes which streams are asked for."""
-
-    asked: set[tuple[str, int, int]] = field(default_factory=set)
-
-    def _derive(self, purpose: str, step: int, part: int) -> bytes:
-        self.asked.add((purpose, step, part))
-        return super()._derive(purpose, step, part)
-
-
 def _asks_apart() -> bool:
-    """Whether no stream is asked for by two of those who use them in a run."""
+    """Whether no stream is asked for by two of those who draw in a run."""
     key = Randomness.from_operating_system().key
-    seen: set[tuple[str, int, int]] = set()
-    for use in _uses():
-        watched = _ListedRandomness(key)
-        for step in range(WATCHED_STEPS):
-            use(watched, step)
-        if seen & watched.asked:
-            return False
-        seen |= watched.asked
-    return True
+    asked = [_asked(draw, key) for draw in (_noise, _batch, _mask, _reading)]
+    return len(set().union(*asked)) == sum(map(len, asked))
 
 
-def _uses() -> Iterator[Callable[[Randomness, int], bytes | Tensor]]:
-    yield _noise_on(torch.device("cpu"))
-    yield _batch
-    yield _mask
-    yield partial(_to_read, row=0)
+def _asked(draw: Draw, key: bytes) -> set[tuple[str, int, int]]:
+    """The streams that are asked for to draw in the first steps."""
+    asked: set[tuple[str, int, int]] = set()
+
+    class Watched(Randomness):
+        def _derive(self, purpose: str, step: int, part: int) -> bytes:
+            asked.add((purpose, step, part))
+            return super()._derive(purpose, step, part)
+
+    for step in range(WATCHED_STEPS):
+        draw(Watched(key), step)
+    return asked

@@ -12,13 +12,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.fft import irfft, rfft
+from scipy.stats import binom, binomtest, pearson3
 from torch import nn
 
 from dpbnn.audit.checks import Check
+from dpbnn.audit.probe import Probe, flat
 from dpbnn.methods import SGD
 from dpbnn.models.likelihoods import HomoscedasticGaussian
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.training.loop import steps_of
 from dpbnn.training.run import prepared
 
 __all__ = ["SamplingAudit", "audit_sampling", "checks_of_counts"]
@@ -53,36 +55,34 @@ def audit_sampling(sampling_rate: float, batches: int = 2000) -> SamplingAudit:
     """Count who is in the batches of a run at about this rate."""
     size = min(DECLARED, max(1, round(sampling_rate * DECLARED)))
     inside, few = _counted(RECORDS, DECLARED, size, batches), _counted(2, 10, 3, batches // 4)
+    empty = int((few.sum(axis=1) == 0).sum()), len(few)
     checks = [
         Check("every step has a batch, empty or not", float((len(inside), len(few)) == (batches, batches // 4))),
         Check("nobody is in a batch twice", float(np.isin(inside, (0, 1)).all())),
         *checks_of_counts(inside, size / DECLARED),
-        _empty(int((few.sum(axis=1) == 0).sum()), len(few), (1 - 3 / 10) ** 2),
+        Check("batches are empty as often as chance has it", float(binomtest(*empty, (1 - 3 / 10) ** 2).pvalue)),
     ]
     return SamplingAudit(size / DECLARED, batches, float(inside.mean()), tuple(checks))
 
 
 def _counted(records: int, declared: int, size: int, steps: int) -> np.ndarray:
-    """``[steps, records]``: how often each record was in the batch of each step; fewer rows where steps give out."""
+    """``[steps, records]``: how often each record was in the batch of each step; fewer rows if batches lack."""
     model = nn.Linear(records, 1, bias=False, device="cuda" if torch.cuda.is_available() else None)
     nn.init.zeros_(model.weight)
     level: Any = {"clip_norm": 1.0, "noise_multiplier": HARDLY_ANY, "delta": 1e-5}
     plan = PrivacyPlan(dataset_size=declared, batch_size=size, steps=steps, **level)
-    run = prepared(model, torch.eye(records), -torch.ones(records, 1), SGD(1.0), plan, HomoscedasticGaussian(1.0))
-    taken, found = steps_of([run.begin()]), []
+    X, y, likelihood = torch.eye(records), -torch.ones(records, 1), HomoscedasticGaussian(1.0)
+    probe, counts = Probe(prepared(model, X, y, SGD(1.0), plan, likelihood)), []
     for step in range(steps):
         try:
-            (released,) = taken.release(step)[0].gradients.values()
+            counts.append(flat(probe.released(step).gradients).numpy().round())
         except StopIteration:
             break
-        found.append(released.detach().double().cpu().numpy().ravel().round())
-    return np.stack(found) if found else np.zeros((0, records))
+    return np.array(counts).reshape(-1, records)
 
 
 def checks_of_counts(inside: np.ndarray, rate: float) -> Iterator[Check]:
     """What must be so of ``[steps, records]``, how often each record was in the batch of each step."""
-    from scipy.stats import binom
-
     steps, records = inside.shape
     spread = rate * (1 - rate)
     total = int(inside.sum())
@@ -92,7 +92,7 @@ def checks_of_counts(inside: np.ndarray, rate: float) -> Iterator[Check]:
     )
 
     def as_binomial(name: str, counts: np.ndarray, trials: int) -> Check:
-        """Squared distances from the mean, of which there are many, against what they are for a binomial."""
+        """Compare the sum of many squared distances from the mean with that of a binomial."""
         squares = (counts - trials * rate) ** 2 / (trials * spread) if spread else np.ones(len(counts))
         variance = len(counts) * (2 + ((1 - 6 * spread) / (trials * spread) if spread else 0.0))
         away = (squares.sum() - len(counts)) / math.sqrt(variance)
@@ -105,9 +105,7 @@ def checks_of_counts(inside: np.ndarray, rate: float) -> Iterator[Check]:
 
 
 def _between_steps(standardized: np.ndarray, skewness: float) -> Check:
-    """How alike batches are that lie so many steps apart, summed over all of them, for every such number."""
-    from scipy.fft import irfft, rfft
-
+    """How alike batches are that lie a number of steps apart, summed over all pairs, for each number."""
     steps, records = standardized.shape
     apart = np.arange(1, steps // 2 + 1)
     spectrum = np.abs(rfft(standardized, 2 * steps, axis=0)) ** 2
@@ -118,17 +116,9 @@ def _between_steps(standardized: np.ndarray, skewness: float) -> Check:
 
 
 def _tails(away: float | np.ndarray, skewness: float | np.ndarray) -> float:
-    """Two-sided, of a sum of skewed terms, by a Gamma distribution: a normal one has tails that are too light.
+    """The two-sided p-value of the least likely of some sums of skewed terms.
 
-    Of several such sums it is that of the least likely one.
+    By a Gamma distribution: a normal one has tails that are too light.
     """
-    from scipy.stats import pearson3
-
     sides = pearson3.sf(away, skewness), pearson3.cdf(away, skewness)
     return float(min(1.0, 2 * np.min(sides)))
-
-
-def _empty(number: int, batches: int, chance: float) -> Check:
-    from scipy.stats import binomtest
-
-    return Check("batches are empty as often as chance has it", float(binomtest(number, batches, chance).pvalue))

@@ -1,4 +1,4 @@
-"""What attacks on a saved release found, kept with it and shown on its card."""
+"""An audit kept in the folder of the release that it is of, and shown on its card."""
 
 import json
 import os
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from dpbnn._version import __version__
 from dpbnn.audit.plan import Audit
 from dpbnn.errors import DpbnnError
 from dpbnn.release.card import CARD, card
@@ -19,20 +20,15 @@ AUDIT = "audit.json"
 
 def keep_with_release(audit: Audit, path: str | os.PathLike[str]) -> None:
     """Write ``audit.json`` into the folder of a release, and its card again."""
-    from dpbnn._version import __version__
-
     folder = Path(path)
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     about = {"date": date.today().isoformat(), "dpbnn": __version__, "torch": torch.__version__, "machine": machine}
-    found = about | {"in_words": str(audit)} | json.loads(audit.to_json())
+    results = about | {"in_words": str(audit)} | json.loads(audit.to_json())
     try:
-        _write(folder / AUDIT, json.dumps(found, indent=2))
-        _write(folder / CARD, card(guarantee_of(folder), settings_of(folder), found))
+        texts = {AUDIT: json.dumps(results, indent=2), CARD: card(guarantee_of(folder), settings_of(folder), results)}
+        for name, text in texts.items():
+            fresh = folder / f".{name}.new"
+            fresh.write_text(text)
+            fresh.replace(folder / name)
     except OSError as error:
         raise DpbnnError(f"{folder} must be writable to keep the audit in it, got {error.strerror}.") from error
-
-
-def _write(file: Path, text: str) -> None:
-    fresh = file.with_name(f".{file.name}.new")
-    fresh.write_text(text)
-    fresh.replace(file)
