@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+
 import dpbnn
 from dpbnn.audit.one_run import audit_method
 from dpbnn.methods import METHODS, MethodEntry
