@@ -7,7 +7,7 @@
 >>> guarantee.epsilon, guarantee.accountant, guarantee.unit
 (0.8645, 'pld', 'one record')
 
-The guarantee of a release is made by `for_ledger`, from what was spent, and is complete then: nobody amends it.
+`for_ledger` makes the guarantee of a release from what was spent. It is complete then: nobody amends it.
 """
 
 import json
@@ -33,19 +33,14 @@ _JSON_VERSION = 1
 _OTHER_VERSIONS = 1e-3
 """How far figures may lie below today's: other versions of the accounting library differ in the last digits."""
 _POSSIBLY_INFINITE = ("epsilon", "epsilon_replace_one")
-_OF_A_SEARCH = ("add_or_remove", "zero_out")  # what candidates cost together is known for no other
+_ADJACENCIES_OF_SEARCHES = ("add_or_remove", "zero_out")  # the joint cost of candidates is known for these alone
 _NO_SEARCH = "a search over settings on the private data is not covered"
 _PUBLIC_GRID = "the grid of candidates does not depend on the private data"
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What the plan does not know and a guarantee has to say.
-
-    Args:
-        adjacency: how neighbouring data sets differ.
-        assumptions: on top of those that are always made.
-    """
+    """How neighbouring data sets differ, and what a front end assumes beside what is always assumed."""
 
     adjacency: str = "add_or_remove"
     assumptions: tuple[str, ...] = ()
@@ -59,7 +54,7 @@ class Circumstances:
 class PrivacyGuarantee:
     """Epsilon with everything that gives it meaning; `str()` says it in words.
 
-    Built by `for_plan` for what could be released, and by `for_ledger` for what is.
+    `for_plan` makes the guarantee of a possible release, and `for_ledger` that of a release.
 
     Guarantees:
         Epsilon is rounded up, never down.
@@ -100,34 +95,32 @@ class PrivacyGuarantee:
         *,
         accountant: str | None = None,
         adjacency: str = "add_or_remove",
-        released: str | None = None,
-        random_source: str = "the operating system",
         assumptions: Sequence[str] = (),
         voided_by: Sequence[str] = (),
     ) -> Self:
         """The guarantee of a run that follows the plan.
 
-        `assumptions` come on top of those that are always made. Every reason in `voided_by` means that there is
-        no guarantee, for instance "the noise was seeded by the user".
+        `assumptions` are added to those that are always made. With any reason in `voided_by`, such as "the noise was
+        seeded by the user", there is no guarantee.
         """
         if not isinstance(plan, PrivacyPlan):
             refuse("plan", "a PrivacyPlan", plan)
         if accountant is not None:
             one_of("accountant of a guarantee", accountant, bounds())
         circumstances = Circumstances(adjacency, _texts("assumptions", assumptions))
-        figures = _figures(plan, accountant, adjacency) | ({} if released is None else {"released": released})
-        return cls._of(plan, figures, circumstances, random_source, voided_by)
+        figures = _figures(plan, accountant, adjacency)
+        return cls._of(plan, figures, circumstances, "the operating system", voided_by)
 
     @classmethod
     def for_ledger(
         cls, ledger: Ledger, circumstances: Circumstances, *, random_source: str, voided_by: Sequence[str] = ()
     ) -> Self:
-        """The guarantee of what a ledger says was spent, which is settled first: by a run, or by a whole search."""
+        """The guarantee of a run, or of the search that it is a part of, from its ledger, which is settled first."""
         settled = ledger.settle()
         if settled.search is None:
             figures = _figures(settled.plan, None, circumstances.adjacency)
         else:
-            one_of("adjacency of a search", circumstances.adjacency, _OF_A_SEARCH)
+            one_of("adjacency of a search", circumstances.adjacency, _ADJACENCIES_OF_SEARCHES)
             figures = _figures_of_search(settled.search)
         return cls._of(settled.plan, figures, circumstances, random_source, voided_by)
 
@@ -155,7 +148,7 @@ class PrivacyGuarantee:
 
     @property
     def holds(self) -> bool:
-        """Whether anything is promised: there is noise, and nothing voids it."""
+        """Whether there is a guarantee: there is noise, and nothing voids it."""
         return self.plan.is_private and not self.voided_by
 
     def __str__(self) -> str:
@@ -167,7 +160,8 @@ class PrivacyGuarantee:
         values["plan"] = json.loads(self.plan.to_json())
         for name in _POSSIBLY_INFINITE:
             values[name] = or_null(values[name])
-        values["epsilon_by_accountant"] = {name: or_null(own) for name, own in self.epsilon_by_accountant.items()}
+        by_accountant = self.epsilon_by_accountant.items()
+        values["epsilon_by_accountant"] = {name: or_null(epsilon) for name, epsilon in by_accountant}
         return json_values.dump(_JSON_VERSION, {"holds": self.holds, **values})
 
     @classmethod
@@ -183,7 +177,7 @@ class PrivacyGuarantee:
         for name in _POSSIBLY_INFINITE:
             values[name] = unless_null(values[name], math.inf)
         by_accountant = values["epsilon_by_accountant"].items()
-        values["epsilon_by_accountant"] = {name: unless_null(own, math.inf) for name, own in by_accountant}
+        values["epsilon_by_accountant"] = {name: unless_null(epsilon, math.inf) for name, epsilon in by_accountant}
         for name in ("assumptions", "voided_by"):
             values[name] = _texts(name, values[name])
         guarantee = cls(**values)
@@ -211,42 +205,39 @@ class PrivacyGuarantee:
 
 
 def _origins(plan: PrivacyPlan, accountant: str | None, adjacency: str) -> list[str]:
-    """What is assumed of accountants that are not the package's own, wherever a figure rests on one."""
+    """Assumptions about accountants from outside the package, wherever a figure rests on one."""
     assumed = []
     for neighbours in dict.fromkeys((adjacency, "replace_one")):
         name = plan.account(accountant, adjacency=neighbours).accountant
         if module := foreign_module(name):
+            own = (known for known in bounds() if not foreign_module(known))
+            figures = ((known.upper(), rounded_up(plan.epsilon(known, adjacency=neighbours))) for known in own)
             assumed.append(
                 f"the accountant {name!r} of the module {module}, which is not part of dpbnn and which dpbnn has not "
-                f"checked, gives a valid upper bound for adjacency {neighbours!r}, where {_by_own(plan, neighbours)}"
+                f"checked, gives a valid upper bound for adjacency {neighbours!r}, where "
+                + " and ".join(f"{title} gives {shown(epsilon)}" for title, epsilon in figures)
             )
     return assumed
 
 
-def _by_own(plan: PrivacyPlan, adjacency: str) -> str:
-    figures = {
-        name: rounded_up(plan.epsilon(name, adjacency=adjacency)) for name in bounds() if not foreign_module(name)
-    }
-    return " and ".join(f"{name.upper()} gives {shown(epsilon)}" for name, epsilon in figures.items())
-
-
 def _figures(plan: PrivacyPlan, accountant: str | None, adjacency: str) -> dict[str, Any]:
-    """Of a run by itself."""
+    """The fields that a run by itself decides."""
     tightest = plan.account(accountant, adjacency=adjacency)
     names = bounds() if plan.is_private else ()
+    bought = ", the bounds and noise levels that it bought," if plan.pure_epsilons else ""
     return {
         "epsilon": rounded_up(tightest.epsilon),
         "accountant": tightest.accountant,
         "remark": tightest.remark,
         "epsilon_by_accountant": {name: rounded_up(plan.epsilon(name, adjacency=adjacency)) for name in names},
         "epsilon_replace_one": rounded_up(plan.epsilon(accountant, adjacency="replace_one")),
-        "released": _released(plan),
+        "released": f"all iterates of the training run{bought} and everything computed from them",
         "assumptions": (_NO_SEARCH, *_origins(plan, accountant, adjacency)),
     }
 
 
 def _figures_of_search(cost: SearchCost) -> dict[str, Any]:
-    """Of all that was done to find the candidate that is released."""
+    """The same fields, decided by all that was done to find the released candidate."""
     return {
         "epsilon": cost.epsilon,
         "accountant": "rdp",
@@ -259,24 +250,19 @@ def _figures_of_search(cost: SearchCost) -> dict[str, Any]:
 
 
 def _texts(name: str, given: Sequence[str]) -> tuple[str, ...]:
-    """A tuple of texts; one bare text would fall apart into letters."""
+    """A tuple of texts; a single text, which is a sequence of letters, is refused."""
     if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(text, str) for text in given):
         refuse(name, "a list of reasons" if name == "voided_by" else "a list of texts", given)
     return tuple(given)
 
 
 def rounded_up(epsilon: float) -> float:
-    """To four decimals, or four digits where it is smaller than 1 or larger than 1000; never below the value itself."""
+    """Epsilon to four decimals, or to four digits below 1 and above 1000; never less than it is."""
     if not math.isfinite(epsilon) or epsilon <= 0:
         return epsilon
     decimals = 3 - math.floor(math.log10(epsilon))
     factor = 10.0 ** (decimals if epsilon > 1000 else max(4, decimals))
     return max(math.ceil(epsilon * factor) / factor, epsilon)
-
-
-def _released(plan: PrivacyPlan) -> str:
-    bought = ", the bounds and noise levels that it bought," if plan.pure_epsilons else ""
-    return f"all iterates of the training run{bought} and everything computed from them"
 
 
 def _mechanism(plan: PrivacyPlan) -> str:

@@ -44,28 +44,27 @@ class Charge:
 
     @property
     def steps(self) -> int:
-        """The number of releases."""
+        """The number of noisy sums."""
         return sum(steps for _, steps in self.noise_levels)
+
+    @property
+    def records_changed(self) -> int:
+        """How many records are added or removed between two neighbours; replacing does both."""
+        return self.records_per_person * (2 if self.adjacency == "replace_one" else 1)
 
     @property
     def full_batch_noise(self) -> float:
         """The noise multiplier of the one Gaussian release that equals all steps of full batches.
 
         T Gaussian releases of sensitivity m and noise s are one of sensitivity 1 and noise s / (m sqrt(T)).
-        A person moves a full-batch sum by m = k, or by m = 2k where the k records are replaced.
         """
-        shift = self.records_changed
-        return 1 / math.sqrt(sum(steps * (shift / noise) * (shift / noise) for noise, steps in self.noise_levels))
-
-    @property
-    def records_changed(self) -> int:
-        """How many records are added or removed between two neighbours."""
-        return self.records_per_person * (2 if self.adjacency == "replace_one" else 1)
+        moved = self.records_changed
+        return 1 / math.sqrt(sum(steps * (moved / noise) * (moved / noise) for noise, steps in self.noise_levels))
 
 
 @dataclass(frozen=True)
 class Accounting:
-    """An epsilon, the accountant that gave it, and a remark about the figure, if there is anything to remark."""
+    """An epsilon, the name of its accountant, and a remark about the figure or an empty text."""
 
     epsilon: float
     accountant: str
@@ -74,7 +73,7 @@ class Accounting:
 
 @dataclass(frozen=True)
 class Accountant:
-    """One way to compute epsilon. What it does not say that it covers, it is not asked.
+    """One way to compute epsilon, and which charges it covers.
 
     Args:
         name: by which it is chosen, such as "pld".
@@ -100,19 +99,17 @@ class Accountant:
     covers_pure_releases: bool = False
 
     def account(self, charge: Charge) -> Accounting:
-        """The epsilon of a charge. A bound says infinity of what it does not cover, an approximation refuses it."""
-        if not (uncovered := self._uncovered(charge)):
+        """The epsilon of a charge. What is not covered costs infinity by a bound; an approximation refuses it."""
+        covered = {
+            f"adjacency {charge.adjacency!r}": charge.adjacency in self.adjacencies,
+            "several records of a person": charge.records_per_person == 1 or self.covers_several_records,
+            "releases without delta beside the steps": not charge.pure_epsilons or self.covers_pure_releases,
+        }
+        uncovered = ", ".join(part for part, is_covered in covered.items() if not is_covered)
+        if not uncovered:
             return self.compute(charge)
         if not self.is_bound:
             raise DpbnnError(
                 f"The accountant {self.name!r} must not be used for {uncovered}: it is not derived for it."
             )
         return Accounting(math.inf, self.name, f"no figure by {self.name.upper()}, which does not cover {uncovered}")
-
-    def _uncovered(self, charge: Charge) -> str:
-        covered = {
-            f"adjacency {charge.adjacency!r}": charge.adjacency in self.adjacencies,
-            "several records of a person": charge.records_per_person == 1 or self.covers_several_records,
-            "releases without delta beside the steps": not charge.pure_epsilons or self.covers_pure_releases,
-        }
-        return ", ".join(what for what, is_covered in covered.items() if not is_covered)

@@ -39,13 +39,13 @@ def account(charge: Charge) -> Accounting:
     orders, remark = RdpAccountant().orders, ""
     if len(charge.noise_levels) > _MANY_LEVELS:
         orders = orders[orders == np.round(orders)]
-    found = divergences(charge, tuple(orders))
+    total = divergences(charge, tuple(orders))
     if charge.sampling_rate < 1 and charge.records_per_person > 1:
         remark = "several records of a person are charged as one record of larger norm"
     if charge.sampling_rate < 1 and charge.adjacency == "replace_one":
-        found = _of_two_changes(orders, found)
+        total = _of_two_changes(orders, total)
         remark = "replacing a person is charged as removing one and adding another"
-    return Accounting(float(compute_epsilon(orders, found, charge.delta)[0]), "rdp", remark)
+    return Accounting(float(compute_epsilon(orders, total, charge.delta)[0]), "rdp", remark)
 
 
 def _of_two_changes(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:
@@ -56,27 +56,29 @@ def _of_two_changes(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:
     Divergences grow with the order, so the next listed order stands for one that is not listed.
     """
     listed = np.append(divergences, math.inf)
-    at_double, at_one_less = (listed[np.searchsorted(orders, wanted - 1e-9)] for wanted in (2 * orders, 2 * orders - 1))
+    at_double, at_one_less = (listed[np.searchsorted(orders, order - 1e-9)] for order in (2 * orders, 2 * orders - 1))
     return (orders - 0.5) / (orders - 1) * at_double + at_one_less
 
 
 def divergences(charge: Charge, orders: tuple[float, ...]) -> np.ndarray:
-    """Of the whole charge at each order, for records that are added or removed (or replaced, at rate 1)."""
-    if charge.sampling_rate == 1:
-        pure = sum(pure_divergences(charge.records_changed * own, orders) for own in charge.pure_epsilons)
-        return np.asarray(_one_step(1.0, charge.full_batch_noise, orders)) + pure
-    # A person with k records takes part with probability 1 - (1 - q)^k and moves the sum by at most k. Raising
-    # every shift of that mixture to k only makes it easier to tell apart.
-    limit = charge.records_per_person
+    """The divergence of the whole charge at each order, for records that are added or removed (or replaced, at rate 1).
+
+    A person with k records takes part with probability 1 - (1 - q)^k and moves the sum by at most k. Raising every
+    shift of that mixture to k only makes it easier to tell apart.
+    """
+    is_full = charge.sampling_rate == 1
+    limit = charge.records_changed if is_full else charge.records_per_person
+    total = np.zeros(len(orders)) + sum(pure_divergences(limit * epsilon, orders) for epsilon in charge.pure_epsilons)
+    if is_full:
+        return total + _one_step(1.0, charge.full_batch_noise, orders)
     rate = -math.expm1(limit * math.log1p(-charge.sampling_rate))
-    total = np.zeros(len(orders)) + sum(pure_divergences(limit * own, orders) for own in charge.pure_epsilons)
     for noise, steps in charge.noise_levels:
         total += float(steps) * (np.asarray(_one_step(rate, noise / limit, orders)) + _ROUNDING_PER_STEP)
     return total
 
 
 def pure_divergences(epsilon: float, orders: Sequence[float]) -> np.ndarray:
-    """Those of randomized response, of which everything that is private without a delta is post-processing.
+    """The divergences of randomized response: every release that is private without a delta is post-processing of it.
 
     D_a = log[ (e^{a eps} + e^{(1 - a) eps}) / (1 + e^eps) ] / (a - 1)
     """
@@ -100,11 +102,11 @@ def _unconverged_orders_left_out_quietly() -> Iterator[None]:
     """dp-accounting logs each order whose series does not converge and leaves it out, which is valid."""
     logger = logging.getLogger("absl")
 
-    def wanted(record: logging.LogRecord) -> bool:
+    def is_other(record: logging.LogRecord) -> bool:
         return "failed to converge" not in record.getMessage()
 
-    logger.addFilter(wanted)
+    logger.addFilter(is_other)
     try:
         yield
     finally:
-        logger.removeFilter(wanted)
+        logger.removeFilter(is_other)

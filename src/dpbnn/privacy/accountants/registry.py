@@ -6,8 +6,8 @@
     >>> round(tightest.epsilon, 4), tightest.accountant
     (0.8645, 'pld')
 
-One of the package's own is one file and one line in `OWN`. Any other is registered by its user; what it gives says so
-wherever it appears, since nobody here has checked that it is a bound.
+An accountant of the package is one file and one line in `OWN`. Others are registered by users; their figures say so
+wherever they appear, since dpbnn has not checked that they are bounds.
 """
 
 import math
@@ -35,8 +35,7 @@ def _own(
         answer: Accounting = import_module(f"dpbnn.privacy.accountants.{name}").account(charge)
         return answer
 
-    covers = {"covers_several_records": True, "covers_pure_releases": True}
-    return Accountant(name, title, compute, is_bound, is_quick, adjacencies, **covers)
+    return Accountant(name, title, compute, is_bound, is_quick, adjacencies, True, True)
 
 
 OWN = (
@@ -44,7 +43,7 @@ OWN = (
     _own("rdp", "Renyi differential privacy (RDP)", is_quick=True),
     _own("gdp", "Gaussian DP by the central limit theorem (GDP)", is_bound=False, adjacencies=("add_or_remove",)),
 )
-"""The package's; of two bounds that agree the first stands."""
+"""The package's accountants; of two bounds that agree the first stands."""
 
 _registered = {accountant.name: accountant for accountant in OWN}
 ACCOUNTANTS: Mapping[str, Accountant] = MappingProxyType(_registered)
@@ -52,12 +51,12 @@ ACCOUNTANTS: Mapping[str, Accountant] = MappingProxyType(_registered)
 
 
 def bounds() -> tuple[str, ...]:
-    """The names of those that give a valid upper bound: the only ones that may stand in a guarantee."""
-    return tuple(name for name, accountant in ACCOUNTANTS.items() if accountant.is_bound)
+    """The names of the accountants that give a valid upper bound: no others may stand in a guarantee."""
+    return tuple(known.name for known in _bounds())
 
 
 def register(accountant: Accountant) -> None:
-    """Let an accountant of yours take part: by its name, and if it is a bound, in the tightest.
+    """Add an accountant; if it is a bound, the tightest epsilon takes it into account.
 
     Guarantees:
         No accountant takes the place of another.
@@ -70,13 +69,12 @@ def register(accountant: Accountant) -> None:
 
 
 def unregister(name: str) -> None:
-    """Take back an accountant that was registered; the package's own stay."""
-    others = [known for known in ACCOUNTANTS if foreign_module(known)]
-    del _registered[one_of("accountant to unregister", name, others)]
+    """Remove an accountant that was registered; the package's own stay."""
+    del _registered[one_of("accountant to unregister", name, filter(foreign_module, ACCOUNTANTS))]
 
 
 def foreign_module(name: str) -> str:
-    """The module that an accountant comes from, if it is not one of the package's own."""
+    """The module that an accountant comes from; empty for the package's own."""
     accountant = ACCOUNTANTS.get(name)
     if accountant is None or any(accountant is own for own in OWN):
         return ""
@@ -95,21 +93,32 @@ def account(charge: Charge, accountant: str | None = None) -> Accounting:
     if accountant is not None:
         return _with_origin(_answer(ACCOUNTANTS[one_of("accountant", accountant, ACCOUNTANTS)], charge))
     is_hopeless = quick_epsilon(replace(charge, adjacency="add_or_remove")) > HOPELESS_EPSILON
-    asked = [own for own in map(ACCOUNTANTS.__getitem__, bounds()) if own.is_quick or not is_hopeless]
-    answers = [_answer(own, charge) for own in asked]
+    left_out = [known for known in _bounds() if is_hopeless and not known.is_quick]
+    answers = [_answer(known, charge) for known in _bounds() if known not in left_out]
     best = min(answers, key=lambda answer: answer.epsilon)
-    return _with_origin(best, *_why_not_earlier(best, answers, is_hopeless))
+    reasons, name = [], best.accountant.upper()
+    if left_out:
+        untried = " and ".join(known.name.upper() for known in left_out)
+        reasons.append(f"epsilon is above {HOPELESS_EPSILON:.0f} by {name}, so {untried} was not tried")
+    earlier = answers[: answers.index(best)]
+    reasons += [answer.remark for answer in earlier if answer.epsilon == math.inf]
+    if above := [answer.accountant for answer in earlier if answer.epsilon < math.inf]:
+        reasons.append(f"{name} is below {above[0].upper()} here")
+    return _with_origin(best, *reasons)
 
 
 def quick_epsilon(charge: Charge) -> float:
-    """The least by the bounds that answer at once."""
-    quick = (own for own in map(ACCOUNTANTS.__getitem__, bounds()) if own.is_quick)
-    return min(_answer(own, charge).epsilon for own in quick)
+    """The least epsilon by the bounds that answer at once."""
+    return min(_answer(known, charge).epsilon for known in _bounds() if known.is_quick)
+
+
+def _bounds() -> list[Accountant]:
+    return [known for known in ACCOUNTANTS.values() if known.is_bound]
 
 
 @lru_cache(maxsize=4096)
 def _answer(accountant: Accountant, charge: Charge) -> Accounting:
-    """What an accountant says, remembered; what cannot be an epsilon of its is refused."""
+    """The answer of an accountant, remembered; an answer that cannot be its epsilon is refused."""
     answer = accountant.account(charge)
     if not isinstance(answer, Accounting) or answer.accountant != accountant.name or not answer.epsilon >= 0:
         raise DpbnnError(
@@ -117,21 +126,6 @@ def _answer(accountant: Accountant, charge: Charge) -> Accounting:
             f"{answer!r}; correct or unregister it."
         )
     return answer
-
-
-def _why_not_earlier(best: Accounting, answers: list[Accounting], is_hopeless: bool) -> list[str]:
-    """Why those that are registered before the tightest do not stand."""
-    reasons = []
-    if is_hopeless and (slow := [name for name in bounds() if not ACCOUNTANTS[name].is_quick]):
-        left_out = " and ".join(name.upper() for name in slow)
-        reasons.append(
-            f"epsilon is above {HOPELESS_EPSILON:.0f} by {best.accountant.upper()}, so {left_out} was not tried"
-        )
-    earlier = answers[: answers.index(best)]
-    reasons += [answer.remark for answer in earlier if answer.epsilon == math.inf]
-    if above := [answer.accountant for answer in earlier if answer.epsilon < math.inf]:
-        reasons.append(f"{best.accountant.upper()} is below {above[0].upper()} here")
-    return reasons
 
 
 def _with_origin(answer: Accounting, *reasons: str) -> Accounting:
