@@ -38,9 +38,9 @@ import torch
 
 import dpbnn
 from dpbnn.privacy.guarantee import Circumstances
-from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.queries.bounds import Bounds
-from dpbnn.tables.settings import Facts, choose
+from dpbnn.tables.settings import Facts
+from dpbnn.tables.terms import settled
 from dpbnn.tables.training import in_units, train
 
 FOLDER = Path(__file__).parent
@@ -179,16 +179,15 @@ def ours(
 ) -> dict[str, float]:
     """By the defaults, or with other hidden units and multiples of the default rate and clip norm."""
     facts = facts_of(split, epsilon, method)
-    chosen = choose(facts)
+    terms = settled(facts)
     if tuned:
         given = {
             "hidden": tuned["hidden"],
-            "learning_rate": tuned["rate"] * chosen.learning_rate,
-            "clip_norm": tuned["clip"] * chosen.plan.clip_norm,
+            "learning_rate": tuned["rate"] * terms.chosen.learning_rate,
+            "clip_norm": tuned["clip"] * terms.chosen.plan.clip_norm,
         }
-        chosen = choose(facts, given)
-    ledger = Ledger.open(chosen.plan, chosen.purchases)
-    release = train(split.x, split.y, facts, chosen, ledger, seed=seed).release(Circumstances("zero_out"))
+        terms = settled(facts, given)
+    release = train(split.x, split.y, terms, terms.ledger(), seed=seed).release(Circumstances("zero_out"))
     prediction: Any = release.predict(split.x_test, seed=seed)
     if split.span is not None:
         prediction = in_units(prediction, *split.span)

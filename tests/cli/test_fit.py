@@ -164,9 +164,9 @@ def test_every_method_can_be_asked_for(folder, capsys, method):
     [
         ("fit none.csv --schema schema.toml --out m --epsilon 1", "none.csv must be a CSV or Parquet"),
         ("fit data.csv --schema none.toml --out m --epsilon 1", "schema none.toml cannot be read"),
-        (f"{FIT} --out m --epsilon 0", "--epsilon must be > 0"),
-        (f"{FIT} --out m --epsilon 1 --delta 2", "--delta must be"),
-        (f"{FIT} --out m --epsilon 1 --method x", "--method must be"),
+        (f"{FIT} --out m --epsilon 0", "epsilon must be > 0"),
+        (f"{FIT} --out m --epsilon 1 --delta 2", "delta must be"),
+        (f"{FIT} --out m --epsilon 1 --method x", "method must be"),
         (f"{FIT} --out m --epsilon 1 --hidden x", "--hidden must be"),
         (f"{FIT} --out m --epsilon 1 --resume", "--resume must find"),
         (f"{FIT} --out m --epsilon 1 --take-over", "--take-over must come with --resume"),

@@ -36,7 +36,7 @@ BAD_INPUT = 2
 _UsageError: Any = typer.BadParameter.__mro__[1]  # Typer's base class of usage errors, which it does not export
 
 
-class _Grouped(TyperGroup):
+class _ListedByPurpose(TyperGroup):
     """Lists commands under the title that each was registered with."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -52,7 +52,7 @@ class _Grouped(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Grouped,
+    cls=_ListedByPurpose,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

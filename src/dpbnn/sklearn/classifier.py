@@ -11,7 +11,7 @@ from dpbnn._deprecated import warn_renamed
 from dpbnn.errors import DpbnnError
 from dpbnn.prediction import ClassPrediction, Prediction
 from dpbnn.sklearn.estimator import DPBayesEstimator, keep_arguments
-from dpbnn.sklearn.fitting import Rows
+from dpbnn.sklearn.fitting import PrivateRows
 
 __all__ = ["DPBayesClassifier"]
 
@@ -58,13 +58,13 @@ class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc
         tags.classifier_tags.poor_score = True  # on a handful of rows, at epsilon 1
         return tags
 
-    def _rows(self, X: Any, y: Any, groups: Any) -> Rows:
+    def _rows(self, X: Any, y: Any, groups: Any) -> PrivateRows:
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
         X, y = self._kept(X, y, groups)
         classes = np.unique(y if self.classes is None else np.asarray(self.classes))
         public = {"classes_": classes, **self._public_bounds(X.shape[1])}
-        return Rows(X, _labels(y, classes), len(classes), public, self._assumed(classes))
+        return PrivateRows(X, _labels(y, classes), len(classes), public, self._assumed(classes))
 
     def _assumed(self, classes: np.ndarray | None) -> tuple[str, ...]:
         if self.classes is not None or classes is None:

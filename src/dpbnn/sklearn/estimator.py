@@ -1,6 +1,7 @@
 """What the classifier and the regressor share."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -11,19 +12,20 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dpbnn import _validate
 from dpbnn._warn import warn
 from dpbnn.errors import DpbnnError
-from dpbnn.methods import METHODS
 from dpbnn.prediction import Prediction
 from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.ledger import Ledger
-from dpbnn.privacy.queries.bounds import Bounds, Purchase, purchase
+from dpbnn.privacy.queries.bounds import Bounds, Purchase
 from dpbnn.privacy.queries.contributions import kept_rows
-from dpbnn.sklearn.fitting import Candidate, Rows, Terms, Unfinished, as_bounds, unfinished
+from dpbnn.release.draft import Draft
+from dpbnn.sklearn.fitting import PrivateRows, as_bounds, unfinished
 from dpbnn.sklearn.history import WithHistory
-from dpbnn.tables.settings import Facts, choose
+from dpbnn.tables.settings import Chosen, Facts
+from dpbnn.tables.terms import Terms, Unfinished, circumstances, settled
 from dpbnn.tables.training import train
 from dpbnn.training.prepare import refuse_several_processes
 
-__all__ = ["DPBayesEstimator", "keep_arguments"]
+__all__ = ["Candidate", "DPBayesEstimator", "keep_arguments"]
 
 LARGEST_SEED = 2**31 - 1
 GIVEN_AS_PUBLIC = ("bounds", "target_bounds", "classes")
@@ -101,7 +103,7 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
         self._warn_of_what_is_taken()
         with unfinished(own.checkpoint, own.take_over) as folder:
             terms = own._terms(len(rows.X), rows.X.shape[1], rows.outputs)
-            ledger = Ledger.open(terms.chosen.plan, terms.chosen.purchases, file=folder.ledger)
+            ledger = terms.ledger(folder.ledger)
             self._spending().add(terms.facts.epsilon, terms.facts.delta)
             candidate = own._trained(rows, terms, ledger, folder)
             fitted = candidate.released(own._circumstances(rows.assumptions))
@@ -147,26 +149,25 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
         return X[rows], y[rows]
 
     def _terms(self, rows: int, columns: int, outputs: int) -> Terms:
-        """What is bought, chosen and paid: settled by public numbers, before any record is looked at."""
-        most = _validate.whole_number("max_records_per_person", self.max_records_per_person)
-        epsilon, delta = _validate.positive("epsilon", self.epsilon), _validate.fraction("delta", self.delta)
-        share = _validate.fraction("bounds_share", self.bounds_share)
-        size = rows if self.dataset_size is None else _validate.whole_number("dataset_size", self.dataset_size)
-        wanted = self._unbounded(columns)
-        bought = purchase(wanted, size, share * epsilon / most, delta, self._buys_target()) if wanted else None
+        """Settled by public numbers, before any record is looked at."""
         facts = Facts(
-            rows=size,
+            rows=rows if self.dataset_size is None else _validate.whole_number("dataset_size", self.dataset_size),
             columns=columns,
             features=columns,
             outputs=outputs,
-            epsilon=epsilon,
-            delta=delta,
+            epsilon=self.epsilon,
+            delta=self.delta,
             is_regression=is_regressor(self),
-            method=_validate.one_of("method", self.method, METHODS),
-            max_records_per_person=most,
-            purchases=bought.purchases if bought else {},
+            method=self.method,
+            max_records_per_person=self.max_records_per_person,
         )
-        return Terms(facts, choose(facts, {name: getattr(self, name) for name in SETTINGS}), bought)
+        return settled(
+            facts,
+            {name: getattr(self, name) for name in SETTINGS},
+            self._unbounded(columns),
+            buys_target=self._buys_target(),
+            bounds_share=_validate.fraction("bounds_share", self.bounds_share),
+        )
 
     def _unbounded(self, columns: int) -> list[str]:
         """The columns, the target last, that have no public bounds."""
@@ -176,7 +177,7 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
         """Whether one of them is the target."""
         return False
 
-    def _rows(self, X: Any, y: Any, groups: Any) -> Rows:
+    def _rows(self, X: Any, y: Any, groups: Any) -> PrivateRows:
         """Checked, and at most so many of each person."""
         raise NotImplementedError
 
@@ -196,7 +197,7 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
         """Those that were given, by the name of their attribute."""
         return {} if self.bounds is None else {"bounds_": as_bounds("bounds", self.bounds, columns)}
 
-    def _bought_bounds(self, rows: Rows, bought: Purchase, ledger: Ledger) -> dict[str, Bounds]:
+    def _bought_bounds(self, rows: PrivateRows, bought: Purchase, ledger: Ledger) -> dict[str, Bounds]:
         """Those that were not given, by the name of their attribute."""
         return {"bounds_": bought.bounds_of(rows.X, ledger)}
 
@@ -204,34 +205,21 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
         """What was taken from the data for public."""
         return ()
 
-    def _trained(self, rows: Rows, terms: Terms, ledger: Ledger, folder: Unfinished | None = None) -> Candidate:
+    def _trained(self, rows: PrivateRows, terms: Terms, ledger: Ledger, fit: Unfinished) -> "Candidate":
         """All that sees records happens here, paid for by the ledger."""
-        folder = folder or Unfinished()
-        bounds = {} if terms.bought is None else self._bought_bounds(rows, terms.bought, ledger)
-        folder.check()
+        bounds = {} if terms.bounds is None else self._bought_bounds(rows, terms.bounds, ledger)
         fitted = self._snapshot()
         fitted.__dict__.update({**rows.public, **bounds})
-        draft = train(
-            fitted._inputs(rows.X),
-            fitted._targets(rows.y),
-            terms.facts,
-            terms.chosen,
-            ledger,
-            seed=None if self.random_state is None else self._seed(),
-            checkpoint=folder.training,
-            take_over=folder.take_over,
-            progress=self.verbose,
-        )
+        X, y = fitted._inputs(rows.X), fitted._targets(rows.y)
+        seed = None if self.random_state is None else self._seed()
+        draft = train(X, y, terms, ledger, seed=seed, unfinished=fit, progress=self.verbose)
         return Candidate(fitted, draft, terms.chosen)
 
     def _circumstances(self, assumptions: Sequence[str] = ()) -> Circumstances:
-        """Where rows were counted, their number is public, and neighbours are blanked out rather than removed."""
         is_given = any(getattr(self, name, None) is not None for name in GIVEN_AS_PUBLIC)
         given = ["bounds and classes that were given are public"] if is_given else []
-        if self.dataset_size is not None:
-            return Circumstances(assumptions=(*assumptions, *given, BEFORE))
         counted = "the number of rows is public: it was taken from the data"
-        return Circumstances("zero_out", (*assumptions, *given, BEFORE, counted))
+        return circumstances([*assumptions, *given, BEFORE], counted if self.dataset_size is None else None)
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(LARGEST_SEED))
@@ -243,6 +231,26 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
         draws = self.num_draws if num_draws is None else num_draws
         seed = None if self.random_state is None else self._seed()
         return self.release_.predict(self._inputs(values), num_draws=draws, seed=seed, **more)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An estimator whose network is trained and paid for, and not released yet."""
+
+    estimator: DPBayesEstimator
+    draft: Draft
+    settings: Chosen
+
+    def answers(self, X: np.ndarray) -> np.ndarray:
+        """What `predict` will say, by draws that nobody can know."""
+        estimator = self.estimator
+        return estimator._answers(self.draft.predict(estimator._inputs(X), estimator.num_draws))
+
+    def released(self, circumstances: Circumstances) -> dict[str, Any]:
+        """All attributes of the fitted estimator, if the ledger is in order."""
+        release = self.draft.release(circumstances)
+        fitted = {name: value for name, value in vars(self.estimator).items() if name.endswith("_")}
+        return fitted | {"release_": release, "guarantee_": release.guarantee, "settings_": self.settings}
 
 
 def keep_arguments(estimator: Any, given: dict[str, Any]) -> None:

@@ -1,11 +1,11 @@
-"""The parts of a fit: private rows, what is settled before they are looked at, and what training leaves."""
+"""The parts of a fit: private rows, bounds that are given, and the folder of a fit that may be interrupted."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,35 +13,19 @@ from dpbnn import _validate
 from dpbnn._warn import warn
 from dpbnn.errors import DpbnnError
 from dpbnn.files.atomic import is_partial
-from dpbnn.privacy.guarantee import Circumstances
-from dpbnn.privacy.purchases import PurchaseFile
-from dpbnn.privacy.queries.bounds import Bounds, Purchase
-from dpbnn.release.draft import Draft
-from dpbnn.tables.settings import Chosen, Facts
-from dpbnn.training.checkpoint import LOCK, OWNER, locked
+from dpbnn.files.claim import LOCK, OWNER
+from dpbnn.privacy.queries.bounds import Bounds
+from dpbnn.tables.terms import LEDGER, TRAINING, Unfinished, is_begun, worked_on
 
-if TYPE_CHECKING:
-    from dpbnn.sklearn.estimator import DPBayesEstimator
+__all__ = ["PrivateRows", "as_bounds", "unfinished"]
 
-__all__ = ["Candidate", "Rows", "Terms", "Unfinished", "as_bounds", "unfinished"]
-
-LEDGER, TRAINING = "ledger.json", "training"
-"""What is in the folder of an unfinished fit."""
 FILES = (LEDGER, TRAINING, LOCK, OWNER)
+"""What is in the folder of an unfinished fit."""
 
 
-@dataclass(frozen=True)
-class Terms:
-    """Of one fit: public facts, settings with the plan that pays for everything, and how bounds are bought."""
-
-    facts: Facts
-    chosen: Chosen
-    bought: Purchase | None
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Private rows, of each person at most so many.
+@dataclass(eq=False)
+class PrivateRows:
+    """Checked, and at most so many of each person.
 
     `public` has attributes of the fitted estimator that are known already; `assumptions` say why they are public.
     """
@@ -53,70 +37,32 @@ class Rows:
     assumptions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """An estimator whose network is trained and paid for, and not released yet."""
-
-    estimator: "DPBayesEstimator"
-    draft: Draft
-    settings: Chosen
-
-    def answers(self, X: np.ndarray) -> np.ndarray:
-        """What `predict` will say, by draws that nobody can know."""
-        own = self.estimator
-        return own._answers(self.draft.predict(own._inputs(X), own.num_draws))
-
-    def released(self, circumstances: Circumstances) -> dict[str, Any]:
-        """All attributes of the fitted estimator, if the ledger is in order."""
-        release = self.draft.release(circumstances)
-        fitted = {name: value for name, value in vars(self.estimator).items() if name.endswith("_")}
-        return fitted | {"release_": release, "guarantee_": release.guarantee, "settings_": self.settings}
-
-
-@dataclass(frozen=True)
-class Unfinished:
-    """Where an interrupted fit keeps what it has bought and trained: nowhere, or in a folder as secret as the data.
-
-    `check` stops a worker whose fit was taken over by another host: what it has bought since then is used by nobody.
-    """
-
-    ledger: PurchaseFile | None = None
-    training: Path | None = None
-    take_over: bool = False
-    check: Callable[[], None] = lambda: None
-
-
 @contextmanager
 def unfinished(checkpoint: Any, take_over: bool) -> Iterator[Unfinished]:
-    """The folder of a fit, locked for one worker; removed when the fit ends, kept when it fails after it has begun."""
+    """The folder of a fit; removed when the fit ends, kept when it fails after something was bought or trained."""
     if checkpoint is None:
         yield Unfinished()
         return
     if not isinstance(checkpoint, (str, os.PathLike)):
         _validate.refuse("checkpoint", "the path of a folder", checkpoint)
     folder = Path(checkpoint)
-    left = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
-    is_strange = any(name not in FILES and not is_partial(name, FILES) for name in left)
+    names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+    is_strange = any(name not in FILES and not is_partial(name, FILES) for name in names)
     if (folder.exists() and not folder.is_dir()) or is_strange:
         raise DpbnnError(f"checkpoint {folder} exists and is no checkpoint; choose another path.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked(folder) as claim:
-        claim.take(take_over, is_begun=_is_begun(folder))
+    with worked_on(folder, take_over) as fit:
         try:
-            yield Unfinished(PurchaseFile(folder / LEDGER), folder / TRAINING, take_over, claim.check)
+            yield fit
         except BaseException:
             with suppress(OSError):
-                if not _is_begun(folder):  # nothing was bought or trained
-                    claim.remove_folder()
+                if not is_begun(folder):
+                    fit.remove()
             raise
         try:
-            claim.remove_folder()
+            fit.remove()
         except OSError as error:  # the fit is done
             warn(f"checkpoint {folder} cannot be removed: {error.strerror}; delete it.")
-
-
-def _is_begun(folder: Path) -> bool:
-    return any((folder / name).exists() for name in (LEDGER, TRAINING))
 
 
 def as_bounds(name: str, given: Any, columns: int) -> Bounds:

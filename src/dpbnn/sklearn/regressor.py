@@ -10,7 +10,7 @@ from dpbnn.prediction import Prediction, RealPrediction
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.queries.bounds import Bounds, Purchase
 from dpbnn.sklearn.estimator import DPBayesEstimator, keep_arguments
-from dpbnn.sklearn.fitting import Rows, as_bounds
+from dpbnn.sklearn.fitting import PrivateRows, as_bounds
 from dpbnn.tables.training import in_units
 
 __all__ = ["DPBayesRegressor"]
@@ -58,10 +58,10 @@ class DPBayesRegressor(RegressorMixin, DPBayesEstimator):  # type: ignore[misc]
         tags.regressor_tags.poor_score = True  # on a handful of rows, at epsilon 1
         return tags
 
-    def _rows(self, X: Any, y: Any, groups: Any) -> Rows:
+    def _rows(self, X: Any, y: Any, groups: Any) -> PrivateRows:
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         X, y = self._kept(X, y, groups)
-        return Rows(X, y, 1, self._public_bounds(X.shape[1]))
+        return PrivateRows(X, y, 1, self._public_bounds(X.shape[1]))
 
     def _public_bounds(self, columns: int) -> dict[str, Bounds]:
         of_columns = super()._public_bounds(columns)
@@ -69,7 +69,7 @@ class DPBayesRegressor(RegressorMixin, DPBayesEstimator):  # type: ignore[misc]
             return of_columns
         return of_columns | {"target_bounds_": as_bounds("target_bounds", self.target_bounds, 1)}
 
-    def _bought_bounds(self, rows: Rows, bought: Purchase, ledger: Ledger) -> dict[str, Bounds]:
+    def _bought_bounds(self, rows: PrivateRows, bought: Purchase, ledger: Ledger) -> dict[str, Bounds]:
         private = [rows.X] * (self.bounds is None) + [rows.y[:, None]] * (self.target_bounds is None)
         found, columns = bought.bounds_of(np.concatenate(private, axis=1), ledger), rows.X.shape[1]
         of_columns = {"bounds_": Bounds(found.low[:columns], found.high[:columns])} if self.bounds is None else {}

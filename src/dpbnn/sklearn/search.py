@@ -27,8 +27,8 @@ from dpbnn.privacy.ledger import SearchCost, SearchLedger
 from dpbnn.privacy.prose import shown
 from dpbnn.privacy.queries import selection
 from dpbnn.privacy.queries.contributions import kept_rows, numbered
-from dpbnn.sklearn.estimator import DPBayesEstimator
-from dpbnn.sklearn.fitting import Candidate, Terms
+from dpbnn.sklearn.estimator import Candidate, DPBayesEstimator
+from dpbnn.tables.terms import Terms, Unfinished
 from dpbnn.training.prepare import refuse_several_processes
 
 __all__ = ["DPGridSearch", "SearchGuarantee"]
@@ -120,7 +120,7 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         aside = _people_aside(len(X), share, people)
         others = X[~aside], y[~aside], None if people is None else people[~aside]
         candidates = [
-            fit._trained(fit._rows(*others), terms, paid)
+            fit._trained(fit._rows(*others), terms, paid, Unfinished())
             for (fit, terms), paid in zip(fits, ledger.ledgers, strict=True)
         ]
         scores = [_score(candidate, X[aside], y[aside]) for candidate in candidates]

@@ -15,8 +15,7 @@ Guarantees:
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,26 +24,24 @@ import numpy as np
 
 from dpbnn import _validate, lint
 from dpbnn.errors import DpbnnError
-from dpbnn.methods import METHODS
-from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.privacy.purchases import PurchaseFile
-from dpbnn.privacy.queries.bounds import Purchase, purchase
+from dpbnn.privacy.queries.bounds import Purchase
 from dpbnn.privacy.queries.contributions import kept_rows
 from dpbnn.tables.encoding import Encoded, Encoding
 from dpbnn.tables.model import TableModel, load_table_model, log_of
 from dpbnn.tables.reading import Table, column_names, read_table, separator_of
 from dpbnn.tables.schema import Schema, as_values
-from dpbnn.tables.settings import Chosen, Facts, choose
+from dpbnn.tables.settings import Chosen, Facts
+from dpbnn.tables.terms import LEDGER, RELEASE, TRAINING, Terms, Unfinished, circumstances, settled, worked_on
 from dpbnn.tables.training import train
-from dpbnn.training.checkpoint import Claim, locked, sync_files, sync_folder
+from dpbnn.training.checkpoint import sync_files, sync_folder
 from dpbnn.training.prepare import refuse_several_processes
 
 __all__ = ["Order", "findings_before", "fit_table"]
 
-BOUNDS_SHARE = 0.5
-"""What bought bounds would cost by themselves, of epsilon."""
+TERMS = "terms.json"
+"""What a run was begun with, in its folder."""
 
 
 @dataclass(frozen=True)
@@ -88,78 +85,51 @@ def fit_table(order: Order, schema_text: str) -> tuple[TableModel, Chosen]:
     refuse_several_processes()
     _refuse_what_is_there(order)
     table = _rows_of(order)
-    facts, bought = _facts(order, table.rows)
-    chosen = choose(facts, order.given)
+    terms = _terms(order, table.rows)
     if order.seed is not None:
         _validate.whole_number("--seed", order.seed, at_least=0)
     rows = Encoding(order.schema).encoded(table, with_target=True)  # bad rows are refused before anything is bought
     del table  # training needs the memory
-    _begin(order, chosen)
-    with _alone(order) as claim:
-        if not _finished(order).exists():
-            _train(order, rows, facts, chosen, bought, schema_text, claim)
-        return _hand_over(order, claim), chosen
-
-
-@contextmanager
-def _alone(order: Order) -> Iterator[Claim]:
-    """Two workers on one unfinished run would buy and release twice."""
-    with locked(order.unfinished) as claim:
+    _begin(order, terms.chosen)
+    with worked_on(order.unfinished, order.take_over) as unfinished:
         if order.out.exists():
             raise DpbnnError(
                 f"{order.unfinished} was worked on by another process, which has just written {order.out}."
             )
-        is_begun = any((order.unfinished / name).exists() for name in ("ledger.json", "training", "release"))
-        claim.take(order.take_over, is_begun)
-        yield claim
+        if not _finished(order).exists():
+            _train(order, rows, terms, unfinished, schema_text)
+        return _hand_over(order, unfinished), terms.chosen
 
 
-def _train(
-    order: Order,
-    rows: Encoded,
-    facts: Facts,
-    chosen: Chosen,
-    bought: Purchase | None,
-    schema_text: str,
-    claim: Claim,
-) -> None:
-    schema, unfinished = order.schema, order.unfinished
-    ledger = Ledger.open(chosen.plan, chosen.purchases, file=PurchaseFile(unfinished / "ledger.json"))
-    encoding = Encoding(schema)
-    if bought is not None:
-        encoding = _with_bought_bounds(encoding, rows, bought, ledger)
+def _train(order: Order, rows: Encoded, terms: Terms, unfinished: Unfinished, schema_text: str) -> None:
+    schema, encoding = order.schema, Encoding(order.schema)
+    ledger = terms.ledger(unfinished.ledger)
+    if terms.bounds is not None:
+        encoding = _with_bought_bounds(encoding, rows, terms.bounds, ledger)
         encoding.scale(rows)
-    claim.check()  # bounds that are bought and kept are not used by a worker whose run was taken over meanwhile
     assert rows.y is not None
+    findings = _findings(order, terms.chosen.plan)
     draft = train(
         rows.x,
         rows.y,
-        facts,
-        chosen,
+        terms,
         ledger,
         seed=order.seed,
-        checkpoint=unfinished / "training",
-        take_over=order.take_over,
+        unfinished=unfinished,
         progress=order.progress,
-        findings=_findings(order, chosen.plan),
+        findings=findings,
     )
-    release = draft.release(_circumstances(schema), {"predicts": schema.target, "from_columns": list(schema.features)})
-    _write(order, TableModel(release, encoding, tuple(Encoding(schema).without_bounds)), chosen, schema_text)
-
-
-def _circumstances(schema: Schema) -> Circumstances:
-    """Where rows were counted, their number is public, and neighbours are blanked out rather than removed."""
-    said = "what the schema says is public, and was not read off the data"
-    if schema.rows:
-        return Circumstances(assumptions=(said,))
-    counted = "the number of rows that are used is public: it was counted in the file"
-    return Circumstances("zero_out", (said, counted))
+    counted = None if schema.rows else "the number of rows that are used is public: it was counted in the file"
+    release = draft.release(
+        circumstances(["what the schema says is public, and was not read off the data"], counted),
+        {"predicts": schema.target, "from_columns": list(schema.features)},
+    )
+    _write(order, TableModel(release, encoding, tuple(Encoding(schema).without_bounds)), terms.chosen, schema_text)
 
 
 def findings_before(order: Order) -> list[lint.Finding]:
     """What is wrong or risky about an order; of the rows only their number is looked at."""
-    facts, _ = _facts(order, _rows_of(order).rows)
-    return _findings(order, choose(facts, order.given).plan)
+    return _findings(order, _terms(order, _rows_of(order).rows).chosen.plan)
 
 
 def _findings(order: Order, plan: PrivacyPlan) -> list[lint.Finding]:
@@ -176,18 +146,18 @@ def _unused_columns(order: Order) -> list[str]:
 
 def _finished(order: Order) -> Path:
     """The release, before it is moved to where it was wanted: from then on nothing is computed again."""
-    return order.unfinished / "release"
+    return order.unfinished / RELEASE
 
 
-def _hand_over(order: Order, claim: Claim) -> TableModel:
+def _hand_over(order: Order, unfinished: Unfinished) -> TableModel:
     """Once it is out, nothing is left from which another one could be made."""
-    claim.check()
+    unfinished.check()
     try:
-        for name in ("training", "ledger.json", "terms.json"):
+        for name in (TRAINING, LEDGER, TERMS):
             left = order.unfinished / name
             shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
         _finished(order).replace(order.out)
-        claim.remove_folder()
+        unfinished.remove()
     except OSError as error:
         raise DpbnnError(f"The release cannot be moved from {_finished(order)} to {order.out}: {error}.") from error
     return load_table_model(order.out)
@@ -226,41 +196,37 @@ def _rows_of(order: Order) -> Table:
     return table.taken(kept_rows(people, schema.rows_per_person))
 
 
-def _facts(order: Order, rows: int) -> tuple[Facts, Purchase | None]:
+def _terms(order: Order, rows: int) -> Terms:
     schema, encoding = order.schema, Encoding(order.schema)
     size = schema.rows or rows
     if size < 2:
         raise DpbnnError(f"{order.data} must have at least 2 rows, got {size}.")
-    delta = min(1e-5, 10.0 ** -(len(str(size)) + 1))
-    delta = delta if order.delta is None else _validate.fraction("--delta", order.delta)
-    epsilon, most = _validate.positive("--epsilon", order.epsilon), schema.rows_per_person
-    wanted = encoding.without_bounds
-    bought = None
-    if wanted:
-        remedy = f"low and high in the schema for {', '.join(map(repr, wanted))}"
-        share = BOUNDS_SHARE * epsilon / most
-        names = [f"column {name!r}" for name in wanted]
-        bought = purchase(names, size, share, delta, schema.target in wanted, remedy)
     facts = Facts(
         rows=size,
         columns=len(schema.features),
         features=encoding.features,
         outputs=encoding.outputs,
-        epsilon=epsilon,
-        delta=delta,
+        epsilon=order.epsilon,
+        delta=min(1e-5, 10.0 ** -(len(str(size)) + 1)) if order.delta is None else order.delta,
         is_regression=schema.is_regression,
-        method=_validate.one_of("--method", order.method, METHODS),
-        max_records_per_person=most,
-        purchases=bought.purchases if bought else {},
+        method=order.method,
+        max_records_per_person=schema.rows_per_person,
     )
-    return facts, bought
+    names = encoding.without_bounds
+    return settled(
+        facts,
+        order.given,
+        [f"column {name!r}" for name in names],
+        buys_target=schema.target in names,
+        remedy=f"low and high in the schema for {', '.join(map(repr, names))}",
+    )
 
 
 def _begin(order: Order, chosen: Chosen) -> None:
     """The run's own folder; one that is resumed must be of the same plan and schema, and not handed over already."""
     plan = json.loads(chosen.plan.to_json())
     terms = {"plan": plan, "purchases": chosen.purchases, "schema": as_values(order.schema), "method": chosen.method}
-    file = order.unfinished / "terms.json"
+    file = order.unfinished / TERMS
     if not order.unfinished.exists():
         try:
             fresh = order.unfinished.with_name(f"{order.unfinished.name}.{os.getpid()}")

@@ -83,6 +83,12 @@ class Facts:
     max_records_per_person: int = 1
     purchases: Mapping[str, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _validate.positive("epsilon", self.epsilon)
+        _validate.fraction("delta", self.delta)
+        _validate.one_of("method", self.method, METHODS)
+        _validate.whole_number("max_records_per_person", self.max_records_per_person)
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -113,7 +119,6 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Chosen:
         What is given is kept.
     """
     known = {name: value for name, value in (given or {}).items() if value is not None}
-    method = _validate.one_of("method", facts.method, METHODS)
     for name in ("learning_rate", "prior_scale"):
         if name in known:
             _validate.positive(name, known[name])
@@ -150,10 +155,12 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Chosen:
     if purchases:
         check_available()
     return Chosen(
-        method=method,
+        method=facts.method,
         hidden=hidden,
         activation="tanh",
-        dropout=pick("dropout", DROPOUT, "little, as noise regularizes too") if METHODS[method].has_dropout else 0.0,
+        dropout=pick("dropout", DROPOUT, "little, as noise regularizes too")
+        if METHODS[facts.method].has_dropout
+        else 0.0,
         learning_rate=pick("learning_rate", time / steps, why),
         prior_scale=pick("prior_scale", PRIOR_SCALE, "weak, for columns scaled to -1 to 1"),
         plan=plan,

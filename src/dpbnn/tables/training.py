@@ -1,6 +1,5 @@
 """From a table of numbers between -1 and 1 to a release: what the estimators and the command line share."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -24,6 +23,7 @@ from dpbnn.privacy.queries import bounds
 from dpbnn.release.draft import Draft
 from dpbnn.seeds import derived_seed
 from dpbnn.tables.settings import NOISE_LEVEL, Chosen, Facts
+from dpbnn.tables.terms import Terms, Unfinished
 from dpbnn.training.checkpoint import opened
 from dpbnn.training.loop import train as take_all_steps
 from dpbnn.training.run import prepared
@@ -42,18 +42,17 @@ WITHIN_ONE_DEVIATION = 0.6827
 NOISE_CANDIDATES = [1.02**-k for k in range(350, -1, -1)]
 """Standard deviations up to 1, which no targets from -1 to 1 exceed, down to a thousandth."""
 RUNS_OF_THE_RATE = 20
+NOWHERE = Unfinished()
 
 
 def train(
     X: np.ndarray,
     y: np.ndarray,
-    facts: Facts,
-    chosen: Chosen,
+    terms: Terms,
     ledger: Ledger,
     *,
     seed: int | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    take_over: bool = False,
+    unfinished: Unfinished = NOWHERE,
     progress: bool = False,
     findings: Sequence[Finding] = (),
 ) -> Draft:
@@ -62,20 +61,20 @@ def train(
     Args:
         X: rows from -1 to 1.
         y: labels, or numbers from -1 to 1.
-        facts: what is public.
-        chosen: how to train.
-        ledger: opened for the plan and the purchases that were chosen.
-        seed: for the first weights and the method's own draws.
-        checkpoint: a folder from which an interrupted run continues; removing it is left to the caller.
-        take_over: whether to go on with it also where it belongs to a worker on another host.
+        terms: what is public, and how to train.
+        ledger: opened for these terms.
+        seed: for the first weights and the method's random choices.
+        unfinished: from where an interrupted fit continues; removing it is left to the caller.
         progress: whether to show a bar.
-        findings: of the guard, to be noted in the release.
+        findings: of lint, to be noted in the release.
 
     What is so with all settings that suit a private table is not said at every fit; it is in the release's settings.
     """
+    facts, chosen = terms.facts, terms.chosen
+    unfinished.check()  # bounds that were bought are not used by a worker whose fit was taken over meanwhile
     if chosen.caution:
         warn(chosen.caution)
-    with muted(*EXPECTED), opened(checkpoint, take_over) as folder:
+    with muted(*EXPECTED), opened(unfinished.training, unfinished.take_over) as folder:
         network, method = _network(facts, chosen, seed), _method(chosen, facts.rows)
         run = prepared(network, X, y, method, chosen.plan, _likelihood(facts), seed).linted(X, y)
         run = replace(run, findings=(*findings, *run.findings))

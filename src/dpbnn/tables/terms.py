@@ -1,0 +1,126 @@
+"""The terms of one fit, the same for tables and estimators: what it buys, chooses, pays and promises.
+
+They follow from public numbers alone, before any record is looked at.
+
+    >>> facts = Facts(rows=32_561, columns=14, features=110, outputs=2, epsilon=1.0, delta=1e-5)
+    >>> terms = settled(facts, {"clip_norm": 2.0}, ["column 'age'"])
+    >>> list(terms.chosen.purchases)
+    ["lower quartile of column 'age'", "upper quartile of column 'age'"]
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpbnn.files.claim import Claim, locked
+from dpbnn.privacy.guarantee import Circumstances
+from dpbnn.privacy.ledger import Ledger
+from dpbnn.privacy.purchases import PurchaseFile
+from dpbnn.privacy.queries.bounds import Purchase, purchase
+from dpbnn.tables.settings import Chosen, Facts, choose
+
+__all__ = [
+    "LEDGER",
+    "RELEASE",
+    "TRAINING",
+    "Terms",
+    "Unfinished",
+    "circumstances",
+    "is_begun",
+    "settled",
+    "worked_on",
+]
+
+LEDGER, TRAINING, RELEASE = "ledger.json", "training", "release"
+"""What an unfinished fit keeps in its folder."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Public facts, settings with the plan that pays for everything, and how bounds are bought."""
+
+    facts: Facts
+    chosen: Chosen
+    bounds: Purchase | None = None
+
+    def ledger(self, file: PurchaseFile | None = None) -> Ledger:
+        """A ledger for all that these terms charge; `file` keeps what was bought through interruptions."""
+        return Ledger.open(self.chosen.plan, self.chosen.purchases, file=file)
+
+
+def settled(
+    facts: Facts,
+    given: Mapping[str, Any] | None = None,
+    unbounded: Sequence[str] = (),
+    *,
+    buys_target: bool = False,
+    bounds_share: float = 0.5,
+    remedy: str = "bounds=(0, 100), or such a pair for each column",
+) -> Terms:
+    """Terms for these facts.
+
+    Args:
+        facts: without purchases.
+        given: settings that are not to be chosen, by name.
+        unbounded: columns whose bounds are bought, the target last.
+        buys_target: whether the target is one of them.
+        bounds_share: what bought bounds would cost by themselves, as a share of epsilon.
+        remedy: how public bounds are given instead.
+    """
+    if not unbounded:
+        return Terms(facts, choose(facts, given))
+    epsilon = bounds_share * facts.epsilon / facts.max_records_per_person
+    bounds = purchase(unbounded, facts.rows, epsilon, facts.delta, buys_target, remedy)
+    facts = replace(facts, purchases=bounds.purchases)
+    return Terms(facts, choose(facts, given), bounds)
+
+
+def circumstances(assumptions: Sequence[str], counted: str | None) -> Circumstances:
+    """Where rows were `counted`, their number is public, and neighbours are blanked out rather than removed."""
+    if counted is None:
+        return Circumstances(assumptions=tuple(assumptions))
+    return Circumstances("zero_out", (*assumptions, counted))
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """Where an interrupted fit keeps what it has bought and trained: nowhere, or in a folder as secret as the data."""
+
+    folder: Path | None = None
+    claim: Claim | None = None
+    take_over: bool = False
+
+    @property
+    def ledger(self) -> PurchaseFile | None:
+        """The file of what was bought."""
+        return None if self.folder is None else PurchaseFile(self.folder / LEDGER)
+
+    @property
+    def training(self) -> Path | None:
+        """The folder of training's checkpoint."""
+        return None if self.folder is None else self.folder / TRAINING
+
+    def check(self) -> None:
+        """Stop a worker whose fit was taken over by another host: nobody uses what it has bought since then."""
+        if self.claim is not None:
+            self.claim.check()
+
+    def remove(self) -> None:
+        """Delete the folder."""
+        if self.claim is not None:
+            self.claim.remove_folder()
+
+
+@contextmanager
+def worked_on(folder: Path, take_over: bool) -> Iterator[Unfinished]:
+    """The folder of a fit, locked for one worker: two would buy and release twice."""
+    with locked(folder) as claim:
+        claim.take(take_over, is_begun(folder))
+        yield Unfinished(folder, claim, take_over)
+
+
+def is_begun(folder: Path) -> bool:
+    """Whether anything was bought, trained or released."""
+    return any((folder / name).exists() for name in (LEDGER, TRAINING, RELEASE))
