@@ -17,7 +17,7 @@ import torch
 import dpbnn
 from dpbnn.experiments import reproducing as reproduced
 from dpbnn.experiments import tuning
-from dpbnn.experiments.recipes import BEST
+from dpbnn.experiments.settings import BEST
 from dpbnn.tables import settings as choosing
 from dpbnn.tables.schema import parse_schema
 

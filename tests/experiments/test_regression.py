@@ -7,7 +7,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
 from dpbnn.experiments import FULL, QUICK
-from dpbnn.experiments.simulated import NOISE_MEAN_SQUARE, simulate
+from dpbnn.experiments.regression import NOISE_MEAN_SQUARE, simulate
 from tests.experiments.stored import middle, published
 
 

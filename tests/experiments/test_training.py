@@ -53,7 +53,7 @@ def test_a_run_that_has_diverged_has_no_figures():
         guarantee=types.SimpleNamespace(epsilon=0.5),
         settings={"steps_taken": 2},
     )
-    outcome = job.measure(release, job.images("cpu"))
+    outcome = job.measure(release, job.data("cpu"))
     assert outcome["epsilon"] == 0.5
     assert [outcome[kind] for kind in ("figures", "reliability", "confidence", "foreign")] == [None] * 4
 

@@ -3,8 +3,7 @@
 import pytest
 
 from dpbnn.experiments import FULL, QUICK, tuning
-from dpbnn.experiments.recipes import BEST, Recipe
-from dpbnn.experiments.settings import METHODS, NETWORKS
+from dpbnn.experiments.settings import BEST, METHODS, NETWORKS, Recipe
 from dpbnn.experiments.tuning import candidates
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from dpbnn.experiments.words import number, paragraph, private, spread, upward
+from dpbnn.experiments.words import markdown, number, private, spread, upward
 
 
 def test_figures_become_words():
@@ -15,7 +15,7 @@ def test_figures_become_words():
     assert [upward(0.89370151), upward(0.8937), private(0.3125, 3), private(None)] == [0.8938, 0.8937, "0.313", "-"]
     assert number(math.pi, 2) == "3.14"
     assert (
-        paragraph("""
+        markdown("""
         one
         two
     """)

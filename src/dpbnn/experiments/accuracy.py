@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from dpbnn.experiments.costs import Cost, networks_of
+from dpbnn.experiments.comparison import Cost, networks_of
 from dpbnn.experiments.item import Item, Results, Size, first
 from dpbnn.experiments.pictures import Figure, compared
-from dpbnn.experiments.recipes import best
-from dpbnn.experiments.settings import NETWORKS, paper
+from dpbnn.experiments.settings import NETWORKS, three_ways
 from dpbnn.experiments.training import about, epsilons, figures
-from dpbnn.experiments.words import METHOD, by_network, number, paragraph, private, spread, table_of
+from dpbnn.experiments.words import METHOD, by_network, markdown, number, private, spread, table_of
 
 __all__ = ["ITEM"]
 
@@ -23,76 +22,69 @@ PAPER: dict[tuple[str, str], dict[str, Any]] = {
 """Test accuracy, private and not, and seconds per epoch."""
 
 
-def template(size: Size) -> Results:
+def _template(size: Size) -> Results:
     """A row for each method, prior and network; the best settings once for each method."""
     return {"rows": [_row(network, method, prior, size) for network in NETWORKS for method, prior in PAPER]}
 
 
 def _row(network: str, method: str, prior: str, size: Size) -> Results:
-    dp, plain = (paper("mnist", network, method, prior, is_private, size) for is_private in (True, False))
-    better = best("mnist", network, method, size)
-    told = PAPER[method, prior]
-    cost = first([Cost(dp, 0, size)], "seconds_per_epoch")
+    ways, told = three_ways("mnist", network, method, prior, size), PAPER[method, prior]
+    accuracies = {way: figures("accuracy", setting, size) for way, setting in ways.items()}
+    best = {"settings": ways["best"].to_json(), "epsilon": epsilons(ways["best"]), "private": accuracies["best"]}
+    cost = first([Cost(ways["private"], 0, size)], "seconds_per_epoch")
     return {
         "network": network,
         "method": method,
         "prior": prior,
-        **about(dp, size),
+        **about(ways["private"], size),
         "paper": {"private": told[network][0], "not_private": told[network][1], "seconds_per_epoch": told["seconds"]},
         "ours": {
-            "private": figures("accuracy", dp, size),
-            "not_private": figures("accuracy", plain, size),
+            "private": accuracies["private"],
+            "not_private": accuracies["not_private"],
             "seconds_per_epoch": cost if network in networks_of(size) else None,
         },
-        "best": None
-        if prior == "Laplace"
-        else {
-            "settings": better.to_json(),
-            "epsilon": epsilons(better),
-            "private": figures("accuracy", better, size),
-        },
+        "best": best if prior != "Laplace" else None,
     }
 
 
-def section(results: Results) -> str:
-    """Two tables, and what they say."""
-    parts = [
-        paragraph("""
-            The paper's settings: 15 epochs, batches of 256, clip norm 1.5, noise multiplier 1.3 (for DP-SGLD 1.272,
-            which its learning rate means at temperature 1/2), rates 5e-6, 0.25, 2e-4 and 0.25. MC Dropout takes Adam,
-            as the paper probably did: at that rate plain SGD hardly moves. DP-BBP is in its aligned form
-            (docs/methods.md), not the paper's Algorithm 3, with initial standard deviation 0.1. Priors are those of the
-            whole data set: their gradient is divided by n where the mean over records is taken, not added whole as the
-            paper's Algorithms 1 and 4 print it. The best settings all spend 0.894 and have a Gaussian prior, also for
-            SGD. How the paper trains without privacy it does not say: here without clipping, at the same rates on the
-            MLP and at two fifths of them on the CNN, most runs of which collapsed at the whole rates; single ones still
-            do. Seconds are those of private runs that have the machine to themselves; the paper's, one for each method,
-            are from a P100 and stand beside the MLP.
-        """)
-    ]
-    for name, rows in by_network(results["rows"]).items():
-        parts.append(
-            table_of(
-                rows,
-                (name, METHOD[1]),
-                ("prior", lambda row: row["prior"]),
-                ("epsilon", lambda row: private(row["epsilon"]["pld"])),
-                ("paper", lambda row: number(row["paper"]["private"], 2)),
-                ("ours", lambda row: spread(row["ours"]["private"])),
-                ("best found", lambda row: spread(row["best"]["private"]) if row["best"] else "-"),
-                ("paper, not private", lambda row: number(row["paper"]["not_private"], 2)),
-                ("ours, not private", lambda row: spread(row["ours"]["not_private"])),
-                (
-                    "paper, s / epoch",
-                    lambda row: str(row["paper"]["seconds_per_epoch"]) if row["network"] == "mlp" else "-",
-                ),
-                ("ours, s / epoch", lambda row: number(row["ours"]["seconds_per_epoch"])),
-            )
+def _section(results: Results) -> str:
+    tables = [
+        table_of(
+            rows,
+            (name, METHOD[1]),
+            ("prior", lambda row: row["prior"]),
+            ("epsilon", lambda row: private(row["epsilon"]["pld"])),
+            ("paper", lambda row: number(row["paper"]["private"], 2)),
+            ("ours", lambda row: spread(row["ours"]["private"])),
+            ("best found", lambda row: spread(row["best"]["private"]) if row["best"] else "-"),
+            ("paper, not private", lambda row: number(row["paper"]["not_private"], 2)),
+            ("ours, not private", lambda row: spread(row["ours"]["not_private"])),
+            (
+                "paper, s / epoch",
+                lambda row: f"{row['paper']['seconds_per_epoch']}" if row["network"] == "mlp" else "-",
+            ),
+            ("ours, s / epoch", lambda row: number(row["ours"]["seconds_per_epoch"])),
         )
-    return "\n\n".join(parts)
+        for name, rows in by_network(results["rows"]).items()
+    ]
+    return markdown(
+        """
+        The paper's settings: 15 epochs, batches of 256, clip norm 1.5, noise multiplier 1.3 (for DP-SGLD 1.272, which
+        its learning rate means at temperature 1/2), rates 5e-6, 0.25, 2e-4 and 0.25. MC Dropout takes Adam, as the
+        paper probably did: at that rate plain SGD hardly moves. DP-BBP is in its aligned form (docs/methods.md), not
+        the paper's Algorithm 3, with initial standard deviation 0.1. Priors are those of the whole data set: their
+        gradient is divided by n where the mean over records is taken, not added whole as the paper's Algorithms 1 and 4
+        print it. The best settings all spend 0.894 and have a Gaussian prior, also for SGD. How the paper trains
+        without privacy it does not say: here without clipping, at the same rates on the MLP and at two fifths of them
+        on the CNN, most runs of which collapsed at the whole rates; single ones still do. Seconds are those of private
+        runs that have the machine to themselves; the paper's, one for each method, are from a P100 and stand beside the
+        MLP.
+        """,
+        *tables,
+    )
 
 
-def picture(results: Results) -> Figure:
+def _picture(results: Results) -> Figure:
     """The paper's figure, ours, and the best found, for each method."""
     kinds = {
         "paper": lambda row: [row["paper"]["private"]],
@@ -103,4 +95,4 @@ def picture(results: Results) -> Figure:
     return compared(results["rows"], kinds, "test accuracy", height=75)[0]
 
 
-ITEM = Item("accuracy", "Accuracy", template, section, picture)
+ITEM = Item("accuracy", "Accuracy", _template, _section, _picture)

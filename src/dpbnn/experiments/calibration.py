@@ -4,10 +4,9 @@ from itertools import product
 
 from dpbnn.experiments.item import Item, Results, Size
 from dpbnn.experiments.pictures import Figure, compared
-from dpbnn.experiments.recipes import best
-from dpbnn.experiments.settings import METHODS, NETWORKS, paper
+from dpbnn.experiments.settings import METHODS, NETWORKS, three_ways
 from dpbnn.experiments.training import about, figures
-from dpbnn.experiments.words import METHOD, NETWORK, Column, by_network, number, spread, table_of
+from dpbnn.experiments.words import METHOD, NETWORK, Column, by_network, markdown, number, spread, table_of
 
 __all__ = ["ITEM"]
 
@@ -29,45 +28,48 @@ PAPER: dict[tuple[str, str, str], list[float]] = {
 }
 """ECE and MCE, private; then both without privacy."""
 KINDS = {"private_ece": "DP-ECE", "private_mce": "DP-MCE", "ece": "ECE", "mce": "MCE"}
-ECE, MCE = "expected_calibration_error", "maximum_calibration_error"
+ERRORS = "expected_calibration_error", "maximum_calibration_error"
 
 
-def template(size: Size) -> Results:
+def _template(size: Size) -> Results:
     """A row for each network, method and prior, private and not; the best settings once for each method."""
     rows = []
     for network, method, prior in product(NETWORKS, METHODS, ("Gaussian", "none")):
-        settings = [paper("mnist", network, method, prior, is_private, size) for is_private in (True, False)]
-        errors = [figures(error, setting, size) for setting in settings for error in (ECE, MCE)]
-        told, better = PAPER.get((network, method, prior)), best("mnist", network, method, size)
-        of_best = {"private_ece": figures(ECE, better, size), "private_mce": figures(MCE, better, size)}
-        row: Results = {"network": network, "method": method, "prior": prior, **about(settings[0], size)}
+        ways, told = three_ways("mnist", network, method, prior, size), PAPER.get((network, method, prior))
+        errors = {way: [figures(name, setting, size) for name in ERRORS] for way, setting in ways.items()}
+        of_best = {"settings": ways["best"].to_json(), **dict(zip(KINDS, errors["best"], strict=False))}
+        row: Results = {"network": network, "method": method, "prior": prior, **about(ways["private"], size)}
         row["paper"] = dict(zip(KINDS, told, strict=True)) if told else None
-        row["ours"] = dict(zip(KINDS, errors, strict=True))
-        row["best"] = {"settings": better.to_json(), **of_best} if prior == "Gaussian" else None
+        row["ours"] = dict(zip(KINDS, errors["private"] + errors["not_private"], strict=True))
+        row["best"] = of_best if prior == "Gaussian" else None
         rows.append(row)
     return {"bins": 15, "rows": rows}
 
 
-def section(results: Results) -> str:
-    """A table for each network."""
-    parts = [
-        f"Calibration errors of the top label in {results['bins']} bins of equal width; the paper does not say how "
-        "many it took. MCE is that of the worst bin, however few records are in it: mostly chance. The paper's DP-BBP "
-        "without prior on the MLP has ECE 0.167 and MCE 0.141: an average over bins cannot be larger than the largest. "
-        "Most of its small private errors are not reached at its settings; that of MC Dropout on the CNN, which hardly "
-        "learns with half of its units dropped, not by far. A run that collapses to one class has an ECE near 0.9."
+def _section(results: Results) -> str:
+    pairs = [column for kind, heading in KINDS.items() for column in _columns(kind, heading)]
+    tables = [
+        table_of(rows, (name, METHOD[1]), ("prior", lambda row: row["prior"]), *pairs)
+        for name, rows in by_network(results["rows"]).items()
     ]
-    for name, rows in by_network(results["rows"]).items():
-        pairs = [column for kind, heading in KINDS.items() for column in _columns(kind, heading)]
-        parts.append(table_of(rows, (name, METHOD[1]), ("prior", lambda row: row["prior"]), *pairs))
-    better = table_of(
-        [row for row in results["rows"] if row["best"]],
-        NETWORK,
-        METHOD,
-        ("DP-ECE", lambda row: spread(row["best"]["private_ece"])),
-        ("DP-MCE", lambda row: spread(row["best"]["private_mce"])),
+    return markdown(
+        f"""
+        Calibration errors of the top label in {results["bins"]} bins of equal width; the paper does not say how many it
+        took. MCE is that of the worst bin, however few records are in it: mostly chance. The paper's DP-BBP without
+        prior on the MLP has ECE 0.167 and MCE 0.141: an average over bins cannot be larger than the largest. Most of
+        its small private errors are not reached at its settings; that of MC Dropout on the CNN, which hardly learns
+        with half of its units dropped, not by far. A run that collapses to one class has an ECE near 0.9.
+        """,
+        *tables,
+        "At the best settings found:",
+        table_of(
+            [row for row in results["rows"] if row["best"]],
+            NETWORK,
+            METHOD,
+            ("DP-ECE", lambda row: spread(row["best"]["private_ece"])),
+            ("DP-MCE", lambda row: spread(row["best"]["private_mce"])),
+        ),
     )
-    return "\n\n".join([*parts, "At the best settings found:", better])
 
 
 def _columns(kind: str, heading: str) -> list[Column]:
@@ -76,7 +78,7 @@ def _columns(kind: str, heading: str) -> list[Column]:
     return [paper_says, ("ours", lambda row: spread(row["ours"][kind]))]
 
 
-def picture(results: Results) -> Figure:
+def _picture(results: Results) -> Figure:
     """Expected calibration errors: the paper's, ours, and at the best settings."""
     kinds = {
         "paper": lambda row: [row["paper"]["private_ece"]] if row["paper"] else [],
@@ -91,4 +93,4 @@ def picture(results: Results) -> Figure:
     return figure
 
 
-ITEM = Item("calibration", "Calibration", template, section, picture)
+ITEM = Item("calibration", "Calibration", _template, _section, _picture)

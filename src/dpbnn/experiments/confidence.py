@@ -8,14 +8,14 @@ from dpbnn import plots
 from dpbnn.experiments.item import Item, Results, Size
 from dpbnn.experiments.pictures import Figure, titled
 from dpbnn.experiments.reliability import PANELS, panel_of, title_of
-from dpbnn.experiments.words import paragraph, table_of
+from dpbnn.experiments.words import markdown, table_of
 from dpbnn.metrics import classification
 from dpbnn.plots import style
 
 __all__ = ["ITEM"]
 
 
-def template(size: Size) -> Results:
+def _template(size: Size) -> Results:
     """The counts of each private panel of the reliability diagrams but SGD's, all seeds together."""
     panels = [panel for panel in PANELS if panel[2] and panel[0] != "sgd"]
     return {"rows": [panel_of(*panel, size, "confidence", "counts", _counts) for panel in panels]}
@@ -25,26 +25,27 @@ def _counts(every: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]
     return {kind: torch.tensor([bins[kind] for bins in every]).sum(dim=0).tolist() for kind in ("correct", "wrong")}
 
 
-def section(results: Results) -> str:
+def _section(results: Results) -> str:
     """How many of the right and of the wrong answers are given with a confidence in the uppermost bin."""
 
     def share(counts: Sequence[int]) -> str:
         return f"{100 * counts[-1] / max(1, sum(counts)):.1f} %"
 
-    text = paragraph("""
+    return markdown(
+        """
         On the MLP, at the paper's settings, private; the answers of all seeds together. Of the right and of the wrong
         ones, so many are given with a confidence above 0.93 (the uppermost of 15 bins):
-    """)
-    table = table_of(
-        results["rows"],
-        ("", title_of),
-        ("right", lambda row: share(row["counts"]["correct"])),
-        ("wrong", lambda row: share(row["counts"]["wrong"])),
+        """,
+        table_of(
+            results["rows"],
+            ("", title_of),
+            ("right", lambda row: share(row["counts"]["correct"])),
+            ("wrong", lambda row: share(row["counts"]["wrong"])),
+        ),
     )
-    return f"{text}\n\n{table}"
 
 
-def picture(results: Results) -> Figure:
+def _picture(results: Results) -> Figure:
     """A panel for each row, as shares of the right and of the wrong answers."""
     figure, axes = style.panels(2, 3, height=60)
     for panel, row in zip(axes, results["rows"], strict=True):
@@ -57,4 +58,4 @@ def picture(results: Results) -> Figure:
     return figure
 
 
-ITEM = Item("confidence", "Confidence", template, section, picture)
+ITEM = Item("confidence", "Confidence", _template, _section, _picture)

@@ -22,11 +22,10 @@ from torch.nn.functional import cross_entropy
 import dpbnn
 from dpbnn.data import Images
 from dpbnn.experiments.item import Item, Later, Outcome, Results, Size
-from dpbnn.experiments.iterates import keeping
 from dpbnn.experiments.pictures import LINES, MARKS, Figure, log_ticks, titled
 from dpbnn.experiments.settings import Setting, langevin_noise
-from dpbnn.experiments.training import ImageRun, about, tightest_epsilon
-from dpbnn.experiments.words import number, paragraph, private, spread, table_of
+from dpbnn.experiments.training import SeededRun, about, keeping, tightest_epsilon
+from dpbnn.experiments.words import markdown, number, private, spread, table_of
 from dpbnn.plots import style
 
 __all__ = ["ITEM"]
@@ -46,7 +45,7 @@ NOISE = 1.0
 """Of DP-SGD; that of DP-SGLD follows from its rate."""
 
 
-class GradientNorms(ImageRun):
+class GradientNorms(SeededRun):
     """The norm of the mean gradient over all training images, at iterates all along a run; a job."""
 
     purpose = "gradient norms"
@@ -61,9 +60,9 @@ class GradientNorms(ImageRun):
         """With these iterates."""
         return keeping(self.setting, self.measured["iterates"])
 
-    def images(self, device: str) -> Images:
+    def data(self, device: str) -> Images:
         """The first training images."""
-        every = super().images(device)
+        every = super().data(device)
         return replace(every, x=every.x[:RECORDS], y=every.y[:RECORDS])
 
     def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
@@ -89,7 +88,7 @@ def _norms(first: nn.Module, release: dpbnn.Release, data: Images) -> list[float
     return norms
 
 
-def template(size: Size) -> Results:
+def _template(size: Size) -> Results:
     """A row for each schedule and length; the expectation over runs is taken before the smallest."""
     rows = []
     lengths = (100, 300, 1_000, 3_000, 10_000) if size.is_full else (100, 800)
@@ -125,9 +124,9 @@ def _setting(activation: str, schedule: str, steps: int) -> Setting:
     return replace(setting, noise_multiplier=noise)
 
 
-def section(results: Results) -> str:
-    """A table, and what it says."""
-    text = paragraph(f"""
+def _section(results: Results) -> str:
+    return markdown(
+        f"""
         The smallest norm of the whole gradient among the first weights and up to {results["most_iterates"]} iterates of
         a run, on a network 784-20-10 with 2,000 images of MNIST, batches of 200; of DP-SGD with constant noise
         multiplier 1, of DP-SGLD at temperature 1/2. Theorem 4 says that it falls like T^(-1/4) for DP-SGLD with eta ~
@@ -139,21 +138,21 @@ def section(results: Results) -> str:
         up to 10,000 steps, and with tanh, whose units saturate as weights grow, they do so much more slowly than that.
         Those of DP-SGD with eta ~ T^(-1/2) go on falling, at first as fast as the line, with ReLU more slowly later;
         its epsilon grows meanwhile. Norms without noise can be shown because these images are public.
-    """)
-    table = table_of(
-        results["rows"],
-        ("units", lambda row: row["activation"]),
-        ("schedule", lambda row: row["schedule"]),
-        ("T", lambda row: str(row["steps"])),
-        ("noise", lambda row: f"{row['settings']['noise_multiplier']:.3g}"),
-        ("epsilon", lambda row: private(row["epsilon"], 2)),
-        ("smallest mean norm", lambda row: number(row["smallest_mean"])),
-        ("smallest norm of a run", lambda row: spread(row["ours"])),
+        """,
+        table_of(
+            results["rows"],
+            ("units", lambda row: row["activation"]),
+            ("schedule", lambda row: row["schedule"]),
+            ("T", lambda row: str(row["steps"])),
+            ("noise", lambda row: f"{row['settings']['noise_multiplier']:.3g}"),
+            ("epsilon", lambda row: private(row["epsilon"], 2)),
+            ("smallest mean norm", lambda row: number(row["smallest_mean"])),
+            ("smallest norm of a run", lambda row: spread(row["ours"])),
+        ),
     )
-    return f"{text}\n\n{table}"
 
 
-def picture(results: Results) -> Figure:
+def _picture(results: Results) -> Figure:
     """Both schedules, and the line of the theorem; a panel for each network."""
     figure, axes = style.panels(1, 2, height=75)
     for panel, (activation, name) in zip(axes, ACTIVATIONS.items(), strict=True):
@@ -173,4 +172,4 @@ def picture(results: Results) -> Figure:
     return figure
 
 
-ITEM = Item("convergence", "Convergence (Theorem 4)", template, section, picture)
+ITEM = Item("convergence", "Convergence (Theorem 4)", _template, _section, _picture)

@@ -10,11 +10,10 @@ from itertools import product
 
 import dpbnn
 from dpbnn.experiments.item import Item, Later, Results, Size, first
-from dpbnn.experiments.iterates import IterateAccuracy
 from dpbnn.experiments.pictures import MARKS, Figure, log_ticks, titled
 from dpbnn.experiments.settings import Setting, langevin_noise
-from dpbnn.experiments.training import about, tightest_epsilon
-from dpbnn.experiments.words import number, paragraph, private, spread, table_of
+from dpbnn.experiments.training import IterateAccuracy, about, tightest_epsilon
+from dpbnn.experiments.words import markdown, number, private, spread, table_of
 from dpbnn.plots import style
 
 __all__ = ["ITEM"]
@@ -24,7 +23,7 @@ FACTORS = {"batch_size": "batch size", "rate": "learning rate"}
 FAMILIES = ("DP-SGD", "DP-SGLD")
 
 
-def template(size: Size) -> Results:
+def _template(size: Size) -> Results:
     """A row for each value of each factor, in both families."""
     rows = []
     for factor, family in product(FACTORS, FAMILIES):
@@ -55,34 +54,32 @@ def _setting(factor: str, family: str, value: float, size: Size) -> Setting:
     return replace(setting, noise_multiplier=noise)
 
 
-def section(results: Results) -> str:
-    """A table for each factor."""
-    parts = [
-        paragraph("""
-            On the CNN, clip norm 1.5, the same number of epochs throughout, no prior; accuracy of the last iterate.
-            Learning rates are those of DP-SGD; in DP-SGLD eta is the rate over the number of records n. The paper finds
-            that larger batches make DP-SGLD more private, against the rule. That is so at a fixed rate, because the
-            noise multiplier then grows with the batch: s = B / (sqrt(eta) n C). It is the noise that makes it more
-            private, not the batch; DP-SGD with the same noise has the same epsilon.
-        """)
-    ]
-    for factor, name in FACTORS.items():
-        parts.append(
-            table_of(
-                [row for row in results["rows"] if row["factor"] == factor],
-                (name, lambda row: f"{row['value']:g}"),
-                ("", lambda row: row["family"]),
-                ("noise multiplier", lambda row: number(row["noise_multiplier"])),
-                ("temperature", lambda row: f"{row['temperature']:.3g}"),
-                ("epsilon", lambda row: private(row["epsilon"], 3)),
-                ("accuracy", lambda row: spread(row["ours"])),
-            )
+def _section(results: Results) -> str:
+    tables = [
+        table_of(
+            [row for row in results["rows"] if row["factor"] == factor],
+            (name, lambda row: f"{row['value']:g}"),
+            ("", lambda row: row["family"]),
+            ("noise multiplier", lambda row: number(row["noise_multiplier"])),
+            ("temperature", lambda row: f"{row['temperature']:.3g}"),
+            ("epsilon", lambda row: private(row["epsilon"], 3)),
+            ("accuracy", lambda row: spread(row["ours"])),
         )
-    return "\n\n".join(parts)
+        for factor, name in FACTORS.items()
+    ]
+    return markdown(
+        """
+        On the CNN, clip norm 1.5, the same number of epochs throughout, no prior; accuracy of the last iterate.
+        Learning rates are those of DP-SGD; in DP-SGLD eta is the rate over the number of records n. The paper finds
+        that larger batches make DP-SGLD more private, against the rule. That is so at a fixed rate, because the noise
+        multiplier then grows with the batch: s = B / (sqrt(eta) n C). It is the noise that makes it more private, not
+        the batch; DP-SGD with the same noise has the same epsilon.
+        """,
+        *tables,
+    )
 
 
-def picture(results: Results) -> Figure:
-    """Accuracy above, epsilon below."""
+def _picture(results: Results) -> Figure:
     figure, axes = style.panels(2, 2, height=50)
     for (factor, name), above, below in zip(FACTORS.items(), axes[:2], axes[2:], strict=True):
         for family, line, (mark, colour) in zip(FAMILIES, ("-", "--"), MARKS[1:3], strict=True):
@@ -103,4 +100,4 @@ def picture(results: Results) -> Figure:
     return figure
 
 
-ITEM = Item("factors", "Batch size and learning rate", template, section, picture)
+ITEM = Item("factors", "Batch size and learning rate", _template, _section, _picture)

@@ -11,12 +11,12 @@ from dataclasses import replace
 from itertools import product
 
 import dpbnn
-from dpbnn.experiments.epsilons import Epsilons
+from dpbnn.experiments.accountants import Epsilons
 from dpbnn.experiments.item import Item, Later, Results, Size, each, first
-from dpbnn.experiments.iterates import IterateAccuracy, steps_of_iterates
 from dpbnn.experiments.pictures import Figure, titled
 from dpbnn.experiments.settings import DELTA, Setting, langevin_noise
-from dpbnn.experiments.words import number, paragraph, private, table
+from dpbnn.experiments.training import IterateAccuracy, steps_of_iterates
+from dpbnn.experiments.words import markdown, number, private, table
 from dpbnn.plots import style
 
 __all__ = ["ITEM"]
@@ -33,7 +33,7 @@ PANELS = {
 SHOWN_ACCURACIES = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97)
 
 
-def template(size: Size) -> Results:
+def _template(size: Size) -> Results:
     """For each DP-SGD run of the grid, and each DP-SGLD run, its accuracy and epsilon after each epoch."""
     clip_norms, noises = (values[:: max(1, 4 // max(1, size.grid - 1))] for values in (CLIP_NORMS, NOISES))
     rows = []
@@ -66,18 +66,9 @@ def _row(rate: float, clip_norm: float, noise: float | None, size: Size) -> Resu
     }
 
 
-def section(results: Results) -> str:
+def _section(results: Results) -> str:
     """At the epsilon of each sampler the best of both kinds, at any epoch."""
-    parts = [
-        paragraph("""
-            Every member of the family is a Langevin sampler at the temperature that its noise implies; DP-SGLD is that
-            at 1/2. Accuracy is that of the last iterate alone. Each line takes the epsilon of a DP-SGLD run and shows
-            the best of both kinds at no larger one, after any epoch and with any clip norm; for DP-SGD also with any
-            noise, so that it is picked among five times as many, by the accuracy on the test images, and looks a little
-            better than it is. The paper compares rates of 0.25 and 0.6 with each other (1e-5 for DP-SGLD, times 60,000
-            records); here each is also compared with itself.
-        """)
-    ]
+    parts = []
     headings = [
         *("epsilon", "best DP-SGLD", "its clip norm, noise"),
         *("best DP-SGD", "its clip norm, noise", "its temperature"),
@@ -86,8 +77,18 @@ def section(results: Results) -> str:
         others, samplers = _members(results, "DP-SGD", rate), _members(results, "DP-SGLD", of_sampler)
         spent = [row["epsilon"][-1] for row in samplers]
         lines = [[private(most, 3), *_best(samplers, most)[:2], *_best(others, most)] for most in spent]
-        parts.append(f"*{title}*\n\n{table(headings, lines)}")
-    return "\n\n".join(parts)
+        parts += [f"*{title}*", table(headings, lines)]
+    return markdown(
+        """
+        Every member of the family is a Langevin sampler at the temperature that its noise implies; DP-SGLD is that at
+        1/2. Accuracy is that of the last iterate alone. Each line takes the epsilon of a DP-SGLD run and shows the best
+        of both kinds at no larger one, after any epoch and with any clip norm; for DP-SGD also with any noise, so that
+        it is picked among five times as many, by the accuracy on the test images, and looks a little better than it is.
+        The paper compares rates of 0.25 and 0.6 with each other (1e-5 for DP-SGLD, times 60,000 records); here each is
+        also compared with itself.
+        """,
+        *parts,
+    )
 
 
 def _members(results: Results, family: str, rate: float) -> list[Results]:
@@ -112,7 +113,7 @@ def _best(rows: Sequence[Results], at_most: float) -> list[str]:
     return [number(accuracy), f"{row['clip_norm']:g}, {row['noise_multiplier']:.3g}", f"{row['temperature']:.3g}"]
 
 
-def picture(results: Results) -> Figure:
+def _picture(results: Results) -> Figure:
     """Accuracy against epsilon: a line for each member, a dot for each epoch."""
     figure, axes = style.panels(1, 3, height=65)
     for panel, (title, rates) in zip(axes, PANELS.items(), strict=True):
@@ -133,4 +134,4 @@ def picture(results: Results) -> Figure:
     return figure
 
 
-ITEM = Item("family", "DP-SGLD in the family of DP-SGD", template, section, picture)
+ITEM = Item("family", "DP-SGLD in the family of DP-SGD", _template, _section, _picture)

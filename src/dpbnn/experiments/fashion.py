@@ -4,9 +4,9 @@ from itertools import product
 
 from dpbnn.experiments.item import Item, Results, Size
 from dpbnn.experiments.pictures import Figure, compared
-from dpbnn.experiments.recipes import WAYS, rows_in_three_ways
 from dpbnn.experiments.settings import METHODS
-from dpbnn.experiments.words import METHOD, NETWORK, spread, table_of
+from dpbnn.experiments.training import rows_in_three_ways
+from dpbnn.experiments.words import METHOD, NETWORK, WAYS, markdown, spread, table_of
 
 __all__ = ["ITEM"]
 
@@ -15,25 +15,23 @@ PRIORS = dict.fromkeys(METHODS, "Gaussian") | {"sgd": "none"}
 """The settings of MNIST, without any tuning on garments."""
 
 
-def template(size: Size) -> Results:
+def _template(size: Size) -> Results:
     """A row for each network and method, in three ways."""
-    return {"rows": rows_in_three_ways("fashion-mnist", PRIORS, FIGURES, "figures", size)}
+    return rows_in_three_ways("fashion-mnist", PRIORS, "figures", FIGURES, size)
 
 
-def section(results: Results) -> str:
-    """One table."""
+def _section(results: Results) -> str:
     columns = [
         (f"{WAYS[way]}, {FIGURES[name]}", lambda row, way=way, name=name: spread(row["ours"][way][name]))
         for way, name in product(WAYS, FIGURES)
     ]
     text = "The same networks, settings and budget as for MNIST; nothing was tuned on garments."
-    return f"{text}\n\n{table_of(results['rows'], NETWORK, METHOD, *columns)}"
+    return markdown(text, table_of(results["rows"], NETWORK, METHOD, *columns))
 
 
-def picture(results: Results) -> Figure:
-    """Accuracy."""
+def _picture(results: Results) -> Figure:
     kinds = {label: lambda row, way=way: row["ours"][way]["accuracy"] for way, label in WAYS.items()}
     return compared(results["rows"], kinds, "test accuracy", 60, METHOD[1])[0]
 
 
-ITEM = Item("fashion", "Fashion-MNIST", template, section, picture)
+ITEM = Item("fashion", "Fashion-MNIST", _template, _section, _picture)

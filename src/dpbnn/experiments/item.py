@@ -122,25 +122,22 @@ class Item:
 
     def jobs(self, size: Size) -> list[Job]:
         """What has to be done, each job once."""
-        return list({job.key: job for job in _jobs_in(self.template(size))}.values())
+        jobs: dict[str, Job] = {}
+        _filled(self.template(size), lambda later: jobs.update({job.key: job for job in later.jobs}))
+        return list(jobs.values())
 
     def results(self, size: Size, outcomes: Mapping[str, Outcome]) -> Results:
         """The template, filled with the outcomes of all jobs by their keys."""
-        filled: Results = _filled(self.template(size), outcomes)
-        return filled
+        results: Results = _filled(
+            self.template(size), lambda later: later.compute([outcomes[job.key] for job in later.jobs])
+        )
+        return results
 
 
-def _jobs_in(part: Any) -> Iterator[Job]:
+def _filled(part: Any, fill: Callable[[Later], Any]) -> Any:
+    """A part of a template, with `fill` called for each `Later` in it."""
     if isinstance(part, Later):
-        yield from part.jobs
-    elif isinstance(part, dict | list):
-        for inner in part.values() if isinstance(part, dict) else part:
-            yield from _jobs_in(inner)
-
-
-def _filled(part: Any, outcomes: Mapping[str, Outcome]) -> Any:
-    if isinstance(part, Later):
-        return part.compute([outcomes[job.key] for job in part.jobs])
+        return fill(part)
     if isinstance(part, dict):
-        return {name: _filled(inner, outcomes) for name, inner in part.items()}
-    return [_filled(inner, outcomes) for inner in part] if isinstance(part, list) else part
+        return {name: _filled(inner, fill) for name, inner in part.items()}
+    return [_filled(inner, fill) for inner in part] if isinstance(part, list) else part

@@ -4,9 +4,9 @@ from itertools import product
 
 from dpbnn.experiments.item import Item, Results, Size
 from dpbnn.experiments.pictures import Figure, compared
-from dpbnn.experiments.recipes import WAYS, rows_in_three_ways
 from dpbnn.experiments.settings import METHODS
-from dpbnn.experiments.words import METHOD, NETWORK, spread, table_of
+from dpbnn.experiments.training import rows_in_three_ways
+from dpbnn.experiments.words import METHOD, NETWORK, WAYS, markdown, spread, table_of
 
 __all__ = ["ITEM"]
 
@@ -14,14 +14,12 @@ SCORES = {"mutual_information": "mutual information", "entropy": "entropy"}
 PRIORS = dict.fromkeys(METHODS, "Gaussian")
 
 
-def template(size: Size) -> Results:
+def _template(size: Size) -> Results:
     """The area under the ROC curve by each score: four methods on two networks, in three ways."""
-    return {"rows": rows_in_three_ways("mnist", PRIORS, SCORES, "foreign", size)}
+    return rows_in_three_ways("mnist", PRIORS, "foreign", SCORES, size)
 
 
-def section(results: Results) -> str:
-    """One table."""
-
+def _section(results: Results) -> str:
     def area(row: Results, way: str, score: str) -> str:
         is_undefined = row["method"] == "sgd" and score == "mutual_information"
         return "-" if is_undefined else spread(row["ours"][way][score])
@@ -35,10 +33,10 @@ def section(results: Results) -> str:
         (f"{WAYS[way]}, {SCORES[score]}", lambda row, way=way, score=score: area(row, way, score))
         for way, score in product(WAYS, SCORES)
     ]
-    return f"{text}\n\n{table_of(results['rows'], NETWORK, METHOD, *columns)}"
+    return markdown(text, table_of(results["rows"], NETWORK, METHOD, *columns))
 
 
-def picture(results: Results) -> Figure:
+def _picture(results: Results) -> Figure:
     """By mutual information; by entropy for the point estimate."""
 
     def name(row: Results) -> str:
@@ -55,4 +53,4 @@ def picture(results: Results) -> Figure:
     return figure
 
 
-ITEM = Item("out-of-distribution", "Images of another kind", template, section, picture)
+ITEM = Item("out-of-distribution", "Images of another kind", _template, _section, _picture)

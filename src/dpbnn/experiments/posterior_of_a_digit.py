@@ -17,8 +17,8 @@ from dpbnn.experiments.item import Item, Later, Outcome, Results, Size
 from dpbnn.experiments.pictures import Figure, titled
 from dpbnn.experiments.reliability import BAYESIAN, title_of
 from dpbnn.experiments.settings import METHODS, paper
-from dpbnn.experiments.training import ImageRun, epsilons, images
-from dpbnn.experiments.words import paragraph, table_of
+from dpbnn.experiments.training import SeededRun, epsilons, images
+from dpbnn.experiments.words import markdown, table_of
 from dpbnn.plots import style
 
 __all__ = ["ITEM"]
@@ -43,7 +43,7 @@ def easy_and_hard(size: Size) -> dict[str, int]:
     return places
 
 
-class DigitDraws(ImageRun):
+class DigitDraws(SeededRun):
     """The probabilities that every draw from a run gives the two images, ``[draws, classes]`` each; a job."""
 
     purpose = "two digits"
@@ -56,7 +56,7 @@ class DigitDraws(ImageRun):
         return {digit: [[round(p, 5) for p in draw] for draw in draws.tolist()] for digit, draws in digits}
 
 
-def template(size: Size) -> Results:
+def _template(size: Size) -> Results:
     """The images, and what is said about them."""
     rows = []
     for is_private, method in product((False, True), BAYESIAN):
@@ -74,26 +74,26 @@ def _pixels(size: Size) -> dict[str, list[list[float]]]:
     return {digit: [[round(pixel, 2) for pixel in line] for line in own] for digit, own in lines.items()}
 
 
-def section(results: Results) -> str:
-    """The rule, and mean and spread of the true class' probability."""
-
+def _section(results: Results) -> str:
     def true_class(digit: str, row: Results) -> str:
         draws = torch.tensor(row["draws"][digit])[:, DIGITS[digit]]
         return f"{float(draws.mean()):.3f} ± {float(draws.std()):.3f}"
 
-    rule = paragraph(f"""
+    columns = [(f"{digit} {label}", partial(true_class, digit)) for digit, label in DIGITS.items()]
+    rows = [row | {"prior": "Gaussian"} for row in results["rows"]]
+    return markdown(
+        f"""
         The images are chosen by a rule that takes no training. The easy one (number {results["images"]["easy"]} of the
         test images) is the 2 whose 50 nearest training images are all 2s and lie nearest; the hard one (number
         {results["images"]["hard"]}) is the 3 whose 50 nearest have the most mixed labels, by their entropy. On the MLP,
         at the paper's settings with a Gaussian prior, the probability of the true class over the draws of one run, mean
         and standard deviation:
-    """)
-    columns = [(f"{digit} {label}", partial(true_class, digit)) for digit, label in DIGITS.items()]
-    rows = [row | {"prior": "Gaussian"} for row in results["rows"]]
-    return f"{rule}\n\n{table_of(rows, ('', title_of), *columns)}"
+        """,
+        table_of(rows, ("", title_of), *columns),
+    )
 
 
-def picture(results: Results) -> Figure:
+def _picture(results: Results) -> Figure:
     """Easy above, hard below; not private and private."""
     figure, axes = style.panels(4, 3, height=70)
     for panel, (digit, row) in zip(axes, product(DIGITS, results["rows"]), strict=True):
@@ -106,4 +106,4 @@ def picture(results: Results) -> Figure:
     return figure
 
 
-ITEM = Item("posterior-of-a-digit", "What the draws say about a digit", template, section, picture)
+ITEM = Item("posterior-of-a-digit", "What the draws say about a digit", _template, _section, _picture)

@@ -10,7 +10,7 @@ from dpbnn.experiments.item import Item, Later, Results, Size
 from dpbnn.experiments.pictures import Figure, titled
 from dpbnn.experiments.settings import METHODS, paper
 from dpbnn.experiments.training import Training, about
-from dpbnn.experiments.words import table_of
+from dpbnn.experiments.words import markdown, table_of
 from dpbnn.metrics import classification
 from dpbnn.plots import style
 
@@ -26,7 +26,7 @@ PANELS = [
 """Method, prior and whether it is private; on the MLP."""
 
 
-def template(size: Size) -> Results:
+def _template(size: Size) -> Results:
     """The bins of each panel, all seeds together."""
     return {"rows": [panel_of(*panel, size, "reliability", "bins", _pooled) for panel in PANELS]}
 
@@ -65,7 +65,7 @@ def curve_of(bins: Mapping[str, Sequence[float | None]]) -> classification.Relia
     return classification.ReliabilityCurve(edges, confidence, accuracy, torch.tensor(bins["count"]))
 
 
-def section(results: Results) -> str:
+def _section(results: Results) -> str:
     """The errors behind the panels; test images of all seeds are counted together."""
 
     def surplus(row: Results) -> str:
@@ -74,22 +74,20 @@ def section(results: Results) -> str:
         mean = float((gaps * curve.count).sum() / curve.count.sum())
         return f"{abs(mean):.3f} {'too sure' if mean > 0 else 'too cautious'}"
 
-    text = (
+    return markdown(
         "On the MLP, at the paper's settings; the answers of all seeds together, so that errors differ a little from "
         "the medians above. Above the diagonal a network is too cautious, below it too sure; bars show how many "
-        "answers have which confidence, and bins with few are pale."
+        "answers have which confidence, and bins with few are pale.",
+        table_of(
+            results["rows"],
+            ("", title_of),
+            ("ECE", lambda row: f"{curve_of(row['bins']).expected_calibration_error:.3f}"),
+            ("confidence beside accuracy, on average", surplus),
+        ),
     )
-    table = table_of(
-        results["rows"],
-        ("", title_of),
-        ("ECE", lambda row: f"{curve_of(row['bins']).expected_calibration_error:.3f}"),
-        ("confidence beside accuracy, on average", surplus),
-    )
-    return f"{text}\n\n{table}"
 
 
-def picture(results: Results) -> Figure:
-    """A panel for each row."""
+def _picture(results: Results) -> Figure:
     count = len(results["rows"])
     figure, axes = style.panels((count + 2) // 3, 3, height=75)
     for panel, row in zip(axes, results["rows"], strict=False):
@@ -100,4 +98,4 @@ def picture(results: Results) -> Figure:
     return figure
 
 
-ITEM = Item("reliability", "Reliability diagrams", template, section, picture)
+ITEM = Item("reliability", "Reliability diagrams", _template, _section, _picture)

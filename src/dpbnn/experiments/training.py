@@ -1,9 +1,11 @@
 """Training runs of image classifiers, and everything that is measured on them."""
 
 import warnings
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from typing import Any, ClassVar, Self
 
 import torch
@@ -13,10 +15,13 @@ import dpbnn
 from dpbnn import metrics
 from dpbnn.data import IMAGE_SETS, Images, load_images
 from dpbnn.experiments.item import Job, Later, Outcome, Results, Size, mark_of
-from dpbnn.experiments.settings import Setting
+from dpbnn.experiments.settings import METHODS, NETWORKS, Setting, three_ways
 from dpbnn.experiments.words import by_accountant, upward
 
-__all__ = ["ImageRun", "SeededRun", "Training", "about", "epsilons", "figures", "images", "tightest_epsilon"]
+__all__ = [
+    *("IterateAccuracy", "SeededRun", "Training", "about", "epsilons", "figures", "images", "keeping"),
+    *("rows_in_three_ways", "steps_of_iterates", "tightest_epsilon"),
+]
 
 FOREIGN = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
 """The images that a classifier has never seen the like of."""
@@ -35,6 +40,10 @@ class SeededRun(Job):
     size: Size
     purpose: ClassVar[str] = ""
     """What for, where runs of one setting are measured in several ways."""
+    depends_on: ClassVar[tuple[str, ...]] = ("test_records", "draws")
+    """Of the size, beside the setting."""
+    at_once: ClassVar[bool] = True
+    """Whether runs of one length on the same data are trained at once, where a GPU can."""
 
     @classmethod
     def of(cls, setting: Any, size: Size, seeds: int | None = None) -> list[Self]:
@@ -54,45 +63,44 @@ class SeededRun(Job):
 
     @property
     def measured(self) -> dict[str, Any]:
-        """How much is measured."""
-        return {"test_records": self.size.test_records, "draws": self.size.draws}
-
-
-class ImageRun(SeededRun):
-    """A run on images; a job. Runs of one length on the same data are trained at once, where a GPU can."""
-
-    setting: Setting
+        """How much is measured, as JSON."""
+        return {name: getattr(self.size, name) for name in self.depends_on}
 
     @property
     def together(self) -> Hashable:
-        """Runs of one length on the same data."""
-        return self.setting.data, self.setting.network, self.setting.steps
+        """Runs of one length on the same data, or each run by itself."""
+        return (self.setting.data, self.setting.network, self.setting.steps) if self.at_once else self.key
 
     @property
-    def trained_setting(self) -> Setting:
+    def trained_setting(self) -> Any:
         """The setting, in the form that keeps what is measured."""
         return self.setting
 
-    def images(self, device: str) -> Images:
-        """Those that are trained and tested on."""
+    def data(self, device: str) -> Any:
+        """The records for training and for tests."""
         return images(self.setting.data, self.size, device)
 
-    def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
+    @abstractmethod
+    def measure(self, release: dpbnn.Release, data: Any) -> Outcome:
         """The outcome, from the trained network."""
-        raise NotImplementedError
 
-    def fit(self, data: Images, device: str, **more: Any) -> dpbnn.Release:
+    def fit(self, data: Any, **more: Any) -> dpbnn.Release:
         """Train this run alone; `more` goes to `dpbnn.fit`."""
-        how = vars(self._setup(device)) | {"execution": _execution_on(device), "progress": False}
+        device = data.x.device.type
+        how = {**vars(self._setup(device)), "execution": _execution_on(device), **more}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
-            return dpbnn.fit(X=data.x, y=data.y, **how, **more)
+            return dpbnn.fit(X=data.x, y=data.y, progress=False, **how)
 
     @classmethod
     def run_all(cls, jobs: "Sequence[Self]", device: str) -> Iterator[Outcome]:
-        """Train all runs at once, where a GPU can, and measure them one after another."""
-        data = jobs[0].images(device)
-        setups = [job._setup(device) for job in jobs]
+        """Train all runs at once, where a GPU can, or each by itself, and measure them one after another."""
+        if not cls.at_once:
+            for job in jobs:
+                data = job.data(device)
+                yield job.measure(job.fit(data), data)
+            return
+        data, setups = jobs[0].data(device), [job._setup(device) for job in jobs]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
             releases = dpbnn.fit_many(setups, data.x, data.y, execution=_execution_on(device), progress=False)
@@ -102,8 +110,7 @@ class ImageRun(SeededRun):
     def _setup(self, device: str) -> dpbnn.Setup:
         torch.manual_seed(self.seed)
         setting = self.trained_setting
-        model = setting.model().to(device)
-        return dpbnn.Setup(model, setting.method, setting.plan(), dpbnn.Categorical(), self.seed)
+        return dpbnn.Setup(setting.model().to(device), setting.method, setting.plan(), setting.likelihood, self.seed)
 
 
 def _execution_on(device: str) -> dpbnn.Execution:
@@ -111,7 +118,7 @@ def _execution_on(device: str) -> dpbnn.Execution:
     return dpbnn.Execution(precision="tf32" if device == "cuda" else None)
 
 
-class Training(ImageRun):
+class Training(SeededRun):
     """A run and everything that is measured on it; a job.
 
     All figures of `dpbnn.metrics.evaluate` on the test images, the bins behind the calibration errors, and how well
@@ -142,6 +149,49 @@ class Training(ImageRun):
         }
 
 
+class IterateAccuracy(SeededRun):
+    """A run of plain DP-SGD, or of DP-SGLD, whose iterate after each epoch is tried on the test images; a job.
+
+    DP-SGD is trained as the sampler that it is: DP-SGLD with learning rate eta / n, at the temperature that its noise
+    implies, has the same iterates, and keeps them.
+    """
+
+    purpose, depends_on = "by epoch", ("test_records",)
+
+    @property
+    def trained_setting(self) -> Setting:
+        """With an iterate for each epoch."""
+        return keeping(self.setting, _epochs(self.setting))
+
+    def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
+        """The accuracy of each iterate, and the temperature."""
+        prediction: Any = release.predict(data.x_test, num_draws=self.setting.steps, seed=0, keep_draws=True)
+        correct = prediction.draws.nan_to_num(-1).argmax(dim=-1) == data.y_test.cpu()
+        correct &= prediction.draws.isfinite().all(dim=-1)  # what has diverged is never right
+        accuracy = [round(value, 5) for value in correct.double().mean(dim=1).tolist()]
+        return {"accuracy": accuracy, "temperature": release.settings["temperature"]}
+
+
+def _epochs(setting: Setting) -> int:
+    return max(2, round(setting.epochs))
+
+
+def steps_of_iterates(setting: Setting) -> tuple[int, ...]:
+    """How many steps have been taken at each iterate that `IterateAccuracy` looks at."""
+    thin, count = setting.steps // _epochs(setting), _epochs(setting)
+    return tuple(setting.steps - (count - 1 - index) * thin for index in range(count))
+
+
+def keeping(setting: Setting, count: int) -> Setting:
+    """The sampler with the same iterates, which keeps so many of them, evenly spaced; the last is the run's last."""
+    steps, method = setting.steps, setting.method
+    sampler = method.as_sgld(setting.plan())[0] if isinstance(method, dpbnn.SGD) else method
+    assert isinstance(sampler, dpbnn.SGLD)
+    thin = steps // count
+    keep = dpbnn.KeepSamples(burn_in=steps - 1 - (count - 1) * thin, thin=thin)
+    return replace(setting, method=replace(sampler, keep_as=keep))
+
+
 def figures(name: str, setting: Setting, size: Size, kind: str = "figures") -> Later:
     """The figure of this name of each run of the setting; None where the run has diverged."""
     return Later(Training.of(setting, size), lambda runs: [run[kind] and run[kind][name] for run in runs])
@@ -160,6 +210,19 @@ def tightest_epsilon(setting: Setting) -> Later:
 def about(setting: Setting, size: Size) -> Results:
     """The setting, its seeds and its epsilon, as all rows have them."""
     return {"settings": setting.to_json(), "seeds": list(range(size.seeds)), "epsilon": epsilons(setting)}
+
+
+def rows_in_three_ways(data: str, priors: Mapping[str, str], kind: str, names: Iterable[str], size: Size) -> Results:
+    """A row for each network and method, with its figures of this kind by way and name."""
+    rows = []
+    for network, method in product(NETWORKS, METHODS):
+        settings = three_ways(data, network, method, priors[method], size)
+        ours = {way: {name: figures(name, setting, size, kind) for name in names} for way, setting in settings.items()}
+        row = {"network": network, "method": method, **about(settings["private"], size), "ours": ours}
+        row["settings"] = {way: setting.to_json() for way, setting in settings.items()}
+        row["epsilon"] = {way: epsilons(settings[way]) for way in ("private", "best")}
+        rows.append(row)
+    return {"rows": rows}
 
 
 @cache

@@ -13,13 +13,12 @@ from typing import Any
 import dpbnn
 from dpbnn import metrics
 from dpbnn.data import Images
-from dpbnn.experiments.costs import networks_of
+from dpbnn.experiments.comparison import networks_of
 from dpbnn.experiments.item import Item, Outcome, Results, Size, each, first
 from dpbnn.experiments.pictures import MARKS, Figure, titled
-from dpbnn.experiments.recipes import BATCH_SHARE, EPOCHS, Recipe
-from dpbnn.experiments.settings import METHODS, NETWORKS
-from dpbnn.experiments.training import ImageRun
-from dpbnn.experiments.words import METHOD, NETWORK, number, paragraph, table_of
+from dpbnn.experiments.settings import BATCH_SHARE, EPOCHS, METHODS, NETWORKS, Recipe
+from dpbnn.experiments.training import SeededRun
+from dpbnn.experiments.words import METHOD, NETWORK, markdown, number, table_of
 from dpbnn.plots import style
 
 __all__ = ["ITEM", "candidates", "winner"]
@@ -28,19 +27,14 @@ SEEDS = 2
 FIGURES = {"accuracy": "accuracy", "negative_log_likelihood": "NLL", "expected_calibration_error": "ECE"}
 
 
-class HeldOutTrial(ImageRun):
+class HeldOutTrial(SeededRun):
     """A candidate, judged on the training images that it has not seen; a job."""
 
-    purpose = "trial"
+    purpose, depends_on = "trial", ("draws",)
 
-    @property
-    def measured(self) -> dict[str, Any]:
-        """So many draws."""
-        return {"draws": self.size.draws}
-
-    def images(self, device: str) -> Images:
+    def data(self, device: str) -> Images:
         """Training images alone, the last of them for judging."""
-        every, part = super().images(device), self.setting.records
+        every, part = super().data(device), self.setting.records
         return Images(every.name, every.x[:part], every.y[:part], every.x[part:], every.y[part:])
 
     def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
@@ -68,7 +62,7 @@ def candidates(network: str, method: str, size: Size) -> list[Recipe]:
     return every if size.is_full else every[: size.grid]
 
 
-def template(size: Size) -> Results:
+def _template(size: Size) -> Results:
     """A row for each candidate; one network is enough to see that it works."""
     rows = []
     records, seeds = size.records * 5 // 6, min(SEEDS, size.seeds)
@@ -99,9 +93,15 @@ def winner(results: Results, network: str, method: str) -> Recipe:
     return Recipe(**min(_rows_of(results, network, method), key=_score)["recipe"])
 
 
-def section(results: Results) -> str:
-    """The winners, and what they were chosen from."""
-    text = paragraph(f"""
+def _section(results: Results) -> str:
+    rows = []
+    for network, method in _pairs(results):
+        tried = _rows_of(results, network, method)
+        best = min(tried, key=_score)
+        means = {name: statistics.mean(best[name]) for name in FIGURES}
+        rows.append({**best["recipe"], "tried": len(tried), **means})
+    return markdown(
+        f"""
         Candidates were trained on the first {results["trained_on"]:,} training images and tried on the last
         {results["tried_on"]:,}, with {len(results["seeds"])} seeds each; the least negative log-likelihood wins. All
         have tanh for ReLU, batches of {round(BATCH_SHARE * 60_000)} of 60,000 images, {EPOCHS} epochs, and a rate that
@@ -111,29 +111,22 @@ def section(results: Results) -> str:
         candidates do. The test images were used once, for the winners, and no choice was made by them; but that tanh
         and large batches help was known beforehand, from the literature and from earlier work on these data. The
         epsilons on this page do not include any of this choosing: on private data it would be a release of its own.
-    """)
-    rows = []
-    for network, method in _pairs(results):
-        tried = _rows_of(results, network, method)
-        best = min(tried, key=_score)
-        means = {name: statistics.mean(best[name]) for name in FIGURES}
-        rows.append({**best["recipe"], "tried": len(tried), **means})
-    table = table_of(
-        rows,
-        NETWORK,
-        METHOD,
-        ("tried", lambda row: str(row["tried"])),
-        ("clip norm", lambda row: f"{row['clip_norm']:g}"),
-        ("rate", lambda row: "-" if row["rate"] is None else f"{row['rate']:g}"),
-        ("prior's scale", lambda row: f"{row['prior']:g}"),
-        ("dropout", lambda row: f"{row['dropout']:g}"),
-        *((heading, lambda row, name=name: number(row[name])) for name, heading in FIGURES.items()),
+        """,
+        table_of(
+            rows,
+            NETWORK,
+            METHOD,
+            ("tried", lambda row: str(row["tried"])),
+            ("clip norm", lambda row: f"{row['clip_norm']:g}"),
+            ("rate", lambda row: "-" if row["rate"] is None else f"{row['rate']:g}"),
+            ("prior's scale", lambda row: f"{row['prior']:g}"),
+            ("dropout", lambda row: f"{row['dropout']:g}"),
+            *((heading, lambda row, name=name: number(row[name])) for name, heading in FIGURES.items()),
+        ),
     )
-    return f"{text}\n\n{table}"
 
 
-def picture(results: Results) -> Figure:
-    """Accuracy and score of all candidates."""
+def _picture(results: Results) -> Figure:
     networks = dict.fromkeys(network for network, _ in _pairs(results))
     figure, axes = style.panels(1, len(networks), height=70)
     for panel, network in zip(axes, networks, strict=True):
@@ -149,4 +142,4 @@ def picture(results: Results) -> Figure:
     return figure
 
 
-ITEM = Item("tuning", "How the best settings were found", template, section, picture)
+ITEM = Item("tuning", "How the best settings were found", _template, _section, _picture)

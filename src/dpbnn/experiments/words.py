@@ -10,22 +10,12 @@ from dpbnn.experiments.item import Results
 from dpbnn.experiments.settings import METHODS, NETWORKS
 
 __all__ = [
-    "ACCOUNTANTS",
-    "METHOD",
-    "NETWORK",
-    "Column",
-    "by_accountant",
-    "by_network",
-    "number",
-    "paragraph",
-    "private",
-    "spread",
-    "table",
-    "table_of",
-    "upward",
+    *("ACCOUNTANTS", "METHOD", "NETWORK", "WAYS", "Column", "by_accountant", "by_network", "number"),
+    *("markdown", "private", "spread", "table", "table_of", "upward"),
 ]
 
 ACCOUNTANTS = ("pld", "rdp", "gdp")
+WAYS = {"private": "private, paper's settings", "best": "private, best settings", "not_private": "not private"}
 Column = tuple[str, Callable[[Any], str]]
 """Of a table: its heading, and the cell of a row."""
 
@@ -50,9 +40,9 @@ def by_network(rows: Sequence[Results]) -> dict[str, list[Results]]:
     return {name: group for name, group in groups.items() if group}
 
 
-def paragraph(text: str) -> str:
-    """One line, as Markdown wants it, of text in several."""
-    return " ".join(text.split())
+def markdown(*parts: str) -> str:
+    """A section of tables and of prose, each part of which becomes one line."""
+    return "\n\n".join(part if part.startswith("|") else " ".join(part.split()) for part in parts)
 
 
 def number(value: float | None, decimals: int = 3) -> str:
