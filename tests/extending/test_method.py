@@ -16,13 +16,13 @@ from dpbnn.training import loop
 from dpbnn.training.steps import CapturedSteps
 from dpbnn.types import NoisySum
 from tests.extending import code, skeleton
-from tests.methods import test_contract
-from tests.methods.test_contract import PRIVATE, PUBLIC, fit, network, same
+from tests.methods import test_method as contract
+from tests.methods.test_method import PRIVATE, PUBLIC, fit, network, same
 from tests.training.steps.replay import Replays
 
 PROMISES = [
     test
-    for name, test in vars(test_contract).items()
+    for name, test in vars(contract).items()
     if name.startswith("test_") and {"method"} <= inspect.signature(test).parameters.keys() and "costs" not in name
 ]
 RATE = 1e-3
@@ -78,7 +78,7 @@ def test_rates_may_change_along_the_run_and_nonsense_is_refused(module):
 def test_its_steps_can_be_captured(module, monkeypatch):
     recorder, eager = Replays(), fit(module.SGHMCLike(RATE))
     monkeypatch.setattr(loop, "why_not_captured", lambda *_: None)
-    monkeypatch.setattr(loop, "CapturedSteps", partial(CapturedSteps, recorder=recorder))
+    monkeypatch.setattr(loop, "CapturedSteps", partial(CapturedSteps, graphs=recorder))
     captured = fit(module.SGHMCLike(RATE))
     assert recorder.replayed > 10
     for name, values in eager.posterior.samples.items():
@@ -90,7 +90,7 @@ def test_several_runs_may_use_it_at_once(module):
         dpbnn.Setup(network(), method, PRIVATE, dpbnn.Categorical(), seed=0)
         for method in (module.SGHMCLike(RATE), dpbnn.SGD(0.1), module.SGHMCLike(RATE / 2))
     ]
-    releases = dpbnn.fit_many(setups, test_contract.X, test_contract.Y, progress=False)
+    releases = dpbnn.fit_many(setups, contract.X, contract.Y, progress=False)
     assert [release.settings["method"] for release in releases] == ["sghmc_like", "sgd", "sghmc_like"]
     assert [len(release.posterior) for release in releases[::2]] == [6, 6]
     assert all(release.guarantee.holds for release in releases)
@@ -112,7 +112,7 @@ def test_an_audit_attacks_it():
 
 
 def test_estimators_have_it():
-    x, y = test_contract.X.numpy(), test_contract.Y.numpy()
+    x, y = contract.X.numpy(), contract.Y.numpy()
     settings = {"epsilon": 5.0, "delta": 1e-3, "dataset_size": 60, "classes": [0, 1, 2], "bounds": (-3, 3)}
     model = dpbnn.sklearn.DPBayesClassifier(method="sghmc_like", **settings).fit(x, y)
     assert model.release_.settings["method"] == "sghmc_like"

@@ -94,3 +94,12 @@ def test_draws_of_a_mean_field_have_its_moments_and_follow_the_seed():
 def test_every_form_is_registered_by_its_name():
     assert all(form.kind == kind for kind, form in POSTERIORS.items())
     assert [kind for kind, form in POSTERIORS.items() if form.keeps_dropout] == ["dropout_network"]
+
+
+def test_draws_follow_importance():
+    samples = WeightSamples({"w": torch.arange(4.0)[:, None]}, torch.tensor([1.0, 1.0, 6.0, 2.0]))
+    counts = torch.zeros(4)
+    for seed in range(500):
+        for weights in samples.draw(4, seed):
+            counts[int(weights["w"])] += 1
+    assert (counts / counts.sum()).tolist() == pytest.approx([0.1, 0.1, 0.6, 0.2], abs=0.02)

@@ -14,8 +14,8 @@ from tests.clipping.forms.test_joint import MODELS as JOINT
 from tests.clipping.forms.test_joint import made, truth
 from tests.clipping.rules.test_rules import LAYERS, build, records
 from tests.clipping.test_clipped_sum import distance, nearly_cancelling
-from tests.methods.test_contract import EVERY, PRIVATE, X, Y, same
-from tests.methods.test_contract import network as with_dropout
+from tests.methods.test_method import EVERY, PRIVATE, X, Y, same
+from tests.methods.test_method import network as with_dropout
 from tests.training.checkpoint.interrupting import fit_interrupted
 from tests.training.test_fit import fit, network, same_weights
 from tests.truth import assert_equals_truth, clipped_sum

@@ -1,6 +1,7 @@
 """A folder of samples is that of one run, whatever runs there are: none is released with another one's samples."""
 
 import os
+import shutil
 import signal
 import time
 
@@ -9,6 +10,8 @@ import torch
 from torch import nn
 
 import dpbnn
+from dpbnn.methods.store import reserved, sample_folders
+from tests.methods.store.chains import LIKE, chain, flat_samples, half, kept, offer
 from tests.training.checkpoint.crashing import in_a_child, status_of
 from tests.training.checkpoint.interrupting import Interrupt, fit_interrupted
 from tests.training.test_fit import X, Y, fit, plan
@@ -143,3 +146,88 @@ def test_a_run_with_large_batches_and_no_seed_is_resumed_with_its_folder(monkeyp
     method = dpbnn.SGLD(1e-6, temperature=1e4, keep_as=dpbnn.KeepSamples(thin=1, path=tmp_path / "samples"))
     fit_interrupted(monkeypatch, "add_noise", 5, method=method, **how)
     assert len(fit(method=method, **how).posterior) == 3
+
+
+def test_samples_on_disk_belong_to_one_run(tmp_path):
+    keeping = dpbnn.KeepSamples(thin=10, path=tmp_path / "samples")
+    first, second = keeping.open(LIKE, 200), keeping.open(LIKE, 200)
+    assert not (tmp_path / "samples").exists()
+    half(first)
+    for other in (second, keeping.open(LIKE, 200)):
+        with pytest.raises(dpbnn.DpbnnError, match=r"samples exists and is not this run's; choose another\.$"):
+            half(other, seed=1)
+    for step, weights in enumerate(chain(200)):
+        if step >= 150:
+            offer(first, step, weights, 1.0)
+    expected = flat_samples()[9::10]
+    found = torch.stack([torch.cat([own[name].flatten() for name in LIKE]) for own in first.posterior({}).draw(100, 0)])
+    assert torch.equal(found, expected)
+    with pytest.raises(dpbnn.DpbnnError, match="choose another"):
+        kept(keeping)
+
+
+@pytest.mark.parametrize("there", ["layout.json", "something else", None])
+def test_a_folder_with_other_files_is_not_touched(tmp_path, there):
+    path = tmp_path / "samples"
+    if there is None:
+        path.write_text("{")
+    else:
+        path.mkdir()
+        (path / there).write_text("{")
+    keeping = dpbnn.KeepSamples(path=path)
+    with pytest.raises(dpbnn.DpbnnError, match="choose another"):
+        kept(keeping)
+    with pytest.raises(dpbnn.DpbnnError, match="choose another"), reserved(keeping.folder):
+        pass
+    assert (path if there is None else path / there).read_text() == "{"
+    assert there is None or len(list(path.iterdir())) == 1
+
+
+def test_of_two_that_make_a_folder_at_once_one_is_refused(tmp_path, monkeypatch):
+    keeping = dpbnn.KeepSamples(thin=10, path=tmp_path / "samples")
+    first, second = keeping.open(LIKE, 200), keeping.open(LIKE, 200)
+    monkeypatch.setattr(sample_folders, "_refuse_used", lambda path: None)  # both have looked already
+    half(first)
+    with pytest.raises(dpbnn.DpbnnError, match="choose another"):
+        half(second)
+
+
+def test_a_folder_that_cannot_be_made_is_refused_in_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    keeping = dpbnn.KeepSamples(path=tmp_path / "file" / "samples")
+    with (
+        pytest.raises(dpbnn.DpbnnError, match="must be a folder that can be made: Not a directory; choose another"),
+        reserved(keeping.folder),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("harm", ["another run's samples", "written over", "deleted", "cut off", "none"])
+def test_a_resumed_run_refuses_samples_on_disk_that_are_not_its_own(tmp_path, harm):
+    keeping = dpbnn.KeepSamples(thin=10, path=tmp_path / "samples")
+    first = half(keeping.open(LIKE, 200))
+    saved = first.state_dict()
+    assert saved["count"] == 5
+    del first
+    if harm == "another run's samples":
+        shutil.rmtree(tmp_path / "samples")
+        half(keeping.open(LIKE, 200), seed=1)
+    elif harm == "written over":
+        file = tmp_path / "samples" / "0.bin"
+        file.write_bytes(b"\1" + file.read_bytes()[1:])
+    elif harm == "deleted":
+        shutil.rmtree(tmp_path / "samples")
+    elif harm == "cut off":
+        os.truncate(tmp_path / "samples" / "0.bin", 8)
+    again = keeping.open(LIKE, 200)
+    if harm == "none":
+        again.load_state_dict(saved)
+        for step, weights in enumerate(chain(200)):
+            if step >= 150:
+                offer(again, step, weights, 1.0)
+        expected = list(chain(200))[109::10]
+        for found, weights in zip(again.posterior({}).draw(100, seed=0), expected, strict=True):
+            assert all(torch.equal(found[name], values) for name, values in weights.items())
+    else:
+        with pytest.raises(dpbnn.DpbnnError, match="not those of the interrupted run"):
+            again.load_state_dict(saved)

@@ -18,7 +18,7 @@ from dpbnn.privacy.noise.graph_noise import GraphNoise
 from dpbnn.privacy.noise.randomness import Randomness
 from dpbnn.training.run import prepared
 from dpbnn.training.steps import CapturedSteps, EagerSteps, feeds
-from tests.methods.test_contract import CASES, STEPS
+from tests.methods.test_method import CASES, STEPS
 from tests.together.combinations import makers
 from tests.training.steps.replay import Replays, never_captured
 
