@@ -107,6 +107,22 @@ def test_what_was_drawn_and_lost_is_not_drawn_again():
     assert purchases.buy("a level", draw(1.0)) == 1.0
 
 
+@pytest.mark.guarantees("The file is whole, on disk and for its owner alone before a value is used.")
+def test_a_value_that_could_not_be_written_is_not_used_later(tmp_path, monkeypatch):
+    """A run that goes on elsewhere would draw another."""
+
+    def full(self, bought):
+        raise OSError("no space left")
+
+    purchases = opened(tmp_path / "ledger.json")
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space left"):
+        patch.setattr(PurchaseFile, "write", full)
+        purchases.buy("a bound", draw(3.0))
+    with pytest.raises(LedgerError, match="'a bound' is bought again, after it was drawn and lost"):
+        purchases.buy("a bound", draw(4.0))
+    assert purchases.missing() == ["a bound", "a level"]
+
+
 def test_a_run_that_goes_on_buys_nothing_twice(tmp_path):
     opened(tmp_path / "run" / "ledger.json").buy("a bound", draw(0.1 + 0.2))
     seen = []

@@ -1,12 +1,12 @@
 """The ledger: everything that spends is charged here, within the plan; a step repeated bit for bit is charged once.
 
-A ledger is opened for a plan, which charges the `BudgetAccountant` that is open, once; whoever is handed the ledger
-does not charge again. What the plan buys besides its steps (`pure_epsilons`) is named, and bought by `Ledger.buy`. A
-guarantee, and with it a release, is made from a ledger that `settle` has found in order, and from nothing else.
+Opening a ledger for a plan charges the open `BudgetAccountant`, once; code that is handed the ledger does not charge
+again. `Ledger.buy` buys what the plan pays for besides its steps (`pure_epsilons`), by name. A guarantee, and with it a
+release, is made from a ledger that `settle` has checked, and from nothing else.
 
-After an interruption some steps are taken again. A step that comes out bit for bit as it did before has revealed
-nothing new. One that does not (another machine, another version) must not be used: with the same noise on another sum,
-the two together would reveal the difference. The run then goes on with a fresh key, and is charged again.
+After an interruption some steps are taken again. A step that comes out bit for bit as it did before reveals nothing
+new. A step that does not (another machine, another version) must not be used: with the same noise on another sum, the
+two together would reveal the difference. The run then goes on with a fresh key, and is charged again.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ def fingerprint(noisy: "NoisySum") -> int:
     The product scatters the smallest change of any number over all 32 bits, so that changes do not cancel in the sum.
     Only the order of a parameter's numbers does not matter.
     """
-    import torch  # a plan, and what it costs, is there without it
+    import torch  # plans and their costs do without it
 
     total = 0
     for position, values in enumerate(noisy.gradients.values(), start=1):
@@ -46,7 +46,7 @@ def fingerprint(noisy: "NoisySum") -> int:
 
 @dataclass(frozen=True)
 class SearchCost:
-    """What a search costs: fits of some people, and a choice by others. Nobody pays for both."""
+    """The cost of a search: fits on some people's records, a choice by other people's. Nobody pays for both."""
 
     candidates: int
     epsilon: float
@@ -57,7 +57,7 @@ class SearchCost:
 
 @dataclass(frozen=True)
 class Settled:
-    """A ledger in order: what a guarantee is made from. `search` is the whole that the run is a part of."""
+    """A ledger that was checked: a guarantee is made from it. `search` is the search that the run is a part of."""
 
     plan: PrivacyPlan
     entries: tuple[Entry, ...]
@@ -65,10 +65,10 @@ class Settled:
 
 
 class Ledger:
-    """What has been released so far under a plan.
+    """All releases so far under a plan.
 
-    One that is merely constructed counts steps; nothing is charged for it, so that nothing can be released from it.
-    `charges` are those of a run that was interrupted, and then all of this one.
+    A ledger that is constructed and not opened counts steps; nobody has paid, so that nothing can be released from it.
+    `charges` begin with those of the interrupted run.
 
     Guarantees:
         No noise level is ever charged for more steps than the plan has at that level.
@@ -105,9 +105,8 @@ class Ledger:
 
         Args:
             plan: what will be spent.
-            purchases: what each of the plan's `pure_epsilons` is for, in their order; None says that the caller has
-                bought them elsewhere.
-            file: where purchases are kept until the run is over.
+            purchases: the purposes of the plan's `pure_epsilons`, in their order; None if the caller has bought them.
+            file: keeps purchases until the run is over.
             is_void: whether the guarantee will be void; then an open budget refuses it.
         """
         ledger = cls._opened(plan, purchases, file)
@@ -116,7 +115,7 @@ class Ledger:
 
     @classmethod
     def open_all(cls, plans: Sequence[PrivacyPlan]) -> list[Self]:
-        """Charge plans that are fixed at once with what they cost together, or none of them."""
+        """Charge plans that are fixed at once with their joint cost, or none of them."""
         ledgers = [cls._opened(plan) for plan in plans]
         charge_open_budget(*plans)
         return ledgers
@@ -137,29 +136,29 @@ class Ledger:
         return ledger
 
     def buy(self, purpose: str, draw: Callable[[Permit], float]) -> float:
-        """What `draw` makes with a permit for this purpose, or what it made before, also in an interrupted run."""
+        """The value that `draw` makes with a permit for this purpose, or made before, also in an interrupted run."""
         if self._purchases is None:
             raise LedgerError(f"{purpose!r} is bought by a ledger that was never charged")
         return self._purchases.buy(purpose, draw)
 
     def resume(self, charges: Iterable[ChargedStep]) -> None:
-        """Enter what an interrupted run has charged, before anything else is."""
+        """Enter the charges of an interrupted run, before any others."""
         if self.charges:
             raise LedgerError("a run is resumed after it has begun")
         for charge in charges:
             self.replay(*charge)
 
     def replay(self, step: int, mark: int | None) -> None:
-        """Charge a line of a checkpoint's journal, unless the plan has no room: then nobody used it."""
+        """Enter a line of a checkpoint's journal; if the plan has no room for it, that release was never used."""
         if self.can_afford(step):
             self.enter(step, mark)
 
     def holds(self, step: int, mark: int) -> bool:
         """Whether this very release of this step has been charged."""
-        return self._last_of_step.get(step) == mark
+        return (step, mark) in self._last_of_step.items()
 
     def forget_marks(self) -> None:
-        """A fresh key: what was charged stays charged, but no step can come out as it did before."""
+        """After a fresh key charges stay, but no step can come out as it did before."""
         self._last_of_step.clear()
 
     def has_charged(self, step: int) -> bool:
@@ -172,8 +171,9 @@ class Ledger:
 
     def enter(self, step: int, mark: int | None) -> None:
         """Charge a release, before anybody sees it."""
-        is_known = 0 <= step < len(self._level_at)
-        level = self._level_at[step] if is_known else self.plan.noise_at(step)  # which refuses it
+        level = (
+            self._level_at[step] if 0 <= step < len(self._level_at) else self.plan.noise_at(step)
+        )  # which refuses it
         if self._left[level] <= 0 or self._is_closed:
             raise LedgerError(f"step {step} is beyond the plan")
         self._left[level] -= 1
@@ -182,9 +182,9 @@ class Ledger:
         self.charges.append((step, mark))
 
     def made(self) -> None:
-        """A noisy sum exists from now on; `use` or `drop` must follow before the next one.
+        """Note that a noisy sum exists; `use` or `drop` must follow before the next one.
 
-        From a ledger that was never charged nothing is released: an audit makes as many as it likes.
+        From a ledger that was never charged nothing is released: an audit makes as many sums as it likes.
         """
         if self._purchases is None:
             return
@@ -193,16 +193,13 @@ class Ledger:
         self._has_sum = True
 
     def use(self, step: int, mark: int) -> None:
-        """The sum that was made is used from here on; it must have been charged."""
+        """Note that the sum is used from here on; it must have been charged."""
         if not self.holds(step, mark):
             raise LedgerError(f"step {step} was to be used and was not charged")
-        self._end_sum()
+        self.drop()
 
     def drop(self) -> None:
-        """The sum that was made is not used, and is gone."""
-        self._end_sum()
-
-    def _end_sum(self) -> None:
+        """Note that the sum is gone."""
         if not self._has_sum and self._purchases is not None:
             raise LedgerError("a sum was to be used or dropped that the ledger was not told of")
         self._has_sum = False
@@ -216,7 +213,7 @@ class Ledger:
         return (*steps, *self._declared, *(() if self._purchases is None else self._purchases.entries))
 
     def settle(self) -> Settled:
-        """Compare what was spent with what the plan promised; from here on nothing more is."""
+        """Compare the charges with the plan; nothing is released afterwards."""
         if self._search is not None:
             return self._search.settle(self)
         self.reconcile()
@@ -237,7 +234,7 @@ class Ledger:
 
 
 class SearchLedger:
-    """Of a search: a ledger for each candidate, all trained on one part of the people, and a choice by the other.
+    """A ledger for each candidate of a search, all trained on one part of the people, and a choice by the other part.
 
     Guarantees:
         A search is charged once, for all fits and the choice.
@@ -248,7 +245,7 @@ class SearchLedger:
     def __init__(
         self, plans: Sequence[PrivacyPlan], purchases: Sequence[Mapping[str, float]], *, epsilon: float, delta: float
     ) -> None:
-        """Charge plans that together keep to epsilon and delta, and a choice that costs a person epsilon."""
+        """Charge plans that together cost at most epsilon and delta, and a choice that costs a person epsilon."""
         check_available()
         (most,) = {plan.max_records_per_person for plan in plans}
         of_fits = composed_epsilon(plans, delta)
@@ -262,15 +259,15 @@ class SearchLedger:
         charge_open_budget(*plans, epsilon_of_others=epsilon)
 
     def choose(self, draw: Callable[[Permit], int]) -> int:
-        """The place of the candidate that `draw` chooses with its permit."""
+        """The index of the candidate that `draw` chooses with its permit."""
         return int(self._choice.buy(CHOICE, draw))
 
-    def settle(self, of: Ledger) -> Settled:
-        """What one candidate's guarantee is made from, once all of them and the choice are in order."""
+    def settle(self, candidate: Ledger) -> Settled:
+        """One candidate's settled ledger, once all candidates and the choice are checked."""
         for ledger in self.ledgers:
             ledger.reconcile()
         if self._choice.missing():
             raise LedgerError("a candidate was to be released before the choice")
         self._choice.close()
         fits = (entry for ledger in self.ledgers for entry in ledger.entries)
-        return Settled(of.plan, added_up([*fits, *self._choice.entries]), self.cost)
+        return Settled(candidate.plan, added_up([*fits, *self._choice.entries]), self.cost)

@@ -1,6 +1,6 @@
 """Releases without a delta, such as bounds of columns: each is promised beforehand, paid for at once, and made once.
 
-A mechanism runs only on a `Permit`, and only `Purchases.buy` gives one out:
+A mechanism needs a `Permit`, and `Purchases.buy` alone gives permits out:
 
     >>> from dpbnn.privacy.queries.selection import noisy_maximum
     >>> purchases = Purchases({"the better one": 5.0})
@@ -9,7 +9,7 @@ A mechanism runs only on a `Permit`, and only `Purchases.buy` gives one out:
     >>> purchases.buy("the better one", lambda permit: noisy_maximum([90.0, 3.0], permit))  # bought: nothing is drawn
     1
 
-What was bought may be kept in a file, so that a run that goes on after an interruption does not buy it again.
+A `PurchaseFile` keeps what was bought, so that a run that continues after an interruption does not buy it again.
 """
 
 import json
@@ -38,10 +38,9 @@ class LedgerError(RuntimeError):
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a ledger.
+    """A line of a ledger: the mechanism ran `count` times, on data with at most `rows_per_person` rows of each person.
 
-    `level` is the noise multiplier of noisy sums, and of everything else epsilon for one record; the mechanism ran
-    `count` times, on data in which a person has at most `rows_per_person` rows.
+    `level` is the noise multiplier of noisy sums; of other mechanisms it is epsilon for one record.
     """
 
     purpose: str
@@ -52,7 +51,7 @@ class Entry:
 
 
 def added_up(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Lines that differ in their count alone become one."""
+    """The same lines, those that differ in their count alone added up."""
     counts: Counter[Entry] = Counter()
     for entry in entries:
         counts[replace(entry, count=1)] += entry.count
@@ -61,7 +60,7 @@ def added_up(entries: Iterable[Entry]) -> tuple[Entry, ...]:
 
 @dataclass(frozen=True)
 class Bought:
-    """What a mechanism gave."""
+    """The value that was bought, and the mechanism that drew it."""
 
     mechanism: str
     value: float
@@ -83,12 +82,12 @@ class Permit:
     redeem: Callable[["Permit", str], float]
 
     def spend(self, mechanism: str) -> float:
-        """The epsilon to run with; every mechanism calls it before it looks at a value."""
+        """The epsilon to run with. Every mechanism calls this before it looks at a value."""
         return self.redeem(self, mechanism)
 
 
 class PurchaseFile:
-    """What a run has bought, in a file as secret as the data.
+    """A file, as secret as the data, with what a run has bought.
 
     Guarantees:
         The file is whole, on disk and for its owner alone before a value is used.
@@ -101,11 +100,12 @@ class PurchaseFile:
 
     def open(self, plan: PrivacyPlan, promised: Mapping[str, float]) -> dict[str, Bought]:
         """What was bought before an interruption."""
-        self._about = {
+        about = {
             "version": FILE_VERSION,
             "plan": json.loads(plan.to_json()),
-            "promised": [[purpose, epsilon] for purpose, epsilon in promised.items()],
+            "promised": list(map(list, promised.items())),
         }
+        self._about = about
         if not self.path.exists():
             return {}
         try:
@@ -119,7 +119,7 @@ class PurchaseFile:
             raise DpbnnError(
                 f"{self.path} is damaged; delete the unfinished run (what it has released stays spent)."
             ) from error
-        if known != self._about or not bought.keys() <= promised.keys():
+        if known != about or not bought.keys() <= promised.keys():
             raise DpbnnError(
                 f"{self.path} belongs to another run: the plan, or what is bought, changed. Run again with what it was "
                 "made with, or delete it; what that run has released stays spent."
@@ -127,7 +127,7 @@ class PurchaseFile:
         return bought
 
     def write(self, bought: Mapping[str, Bought]) -> None:
-        """Replace the file; what was there stays whole until the new one is."""
+        """Replace the file; the old one stays whole until the new one is."""
         self.path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         values = self._about | {"bought": {purpose: asdict(value) for purpose, value in bought.items()}}
         text = json.dumps(values, allow_nan=False).encode()
@@ -135,7 +135,7 @@ class PurchaseFile:
 
 
 class Purchases:
-    """Purposes with their epsilons for one record, and what was bought of them.
+    """Purposes with their epsilons for one record, and what was bought for them.
 
     Guarantees:
         What is not promised cannot be bought.
@@ -160,7 +160,7 @@ class Purchases:
         self._is_closed = False
 
     def buy(self, purpose: str, draw: Callable[[Permit], float]) -> float:
-        """What `draw` makes with a permit for this purpose, or what it has made before."""
+        """The value that `draw` makes with a permit for this purpose, or made before."""
         if purpose in self._bought:
             return self._bought[purpose].value
         if self._is_closed or purpose not in self.promised:
@@ -175,13 +175,14 @@ class Purchases:
             self._outstanding.discard(permit)
         if purpose not in self._mechanism_of:
             raise LedgerError(f"{purpose!r} was returned by a mechanism that did not spend its permit")
-        self._bought[purpose] = Bought(self._mechanism_of[purpose], value)
+        bought = self._bought | {purpose: Bought(self._mechanism_of[purpose], value)}
         if self._file is not None:
-            self._file.write(self._bought)
+            self._file.write(bought)  # a value that cannot be written is lost, and never used
+        self._bought = bought
         return value
 
     def _redeem(self, permit: Permit, mechanism: str) -> float:
-        """Take a permit back, as its mechanism begins, for what was promised and not what the permit says."""
+        """Take a permit back as its mechanism begins; epsilon is the promised one, whatever the permit says."""
         if permit not in self._outstanding:
             raise LedgerError(f"a permit for {permit.purpose!r} is used that was used before, or is not of its ledger")
         self._outstanding.remove(permit)
@@ -189,16 +190,16 @@ class Purchases:
         return self.promised[permit.purpose]
 
     def missing(self) -> list[str]:
-        """What was promised and has not been bought."""
+        """The purposes that nothing has been bought for."""
         return [purpose for purpose in self.promised if purpose not in self._bought]
 
     def close(self) -> None:
-        """From now on nothing is bought."""
+        """End all buying."""
         self._is_closed = True
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """What was bought."""
+        """A line for each purchase."""
         return tuple(
             Entry(purpose, bought.mechanism, self.promised[purpose], 1, self.rows_per_person)
             for purpose, bought in self._bought.items()
