@@ -34,7 +34,7 @@ def test_a_card_has_the_claim_its_figures_and_all_assumptions(tmp_path):
     assert "Findings" not in text
 
 
-def test_what_the_guard_found_is_on_the_card():
+def test_findings_of_lint_rules_are_on_the_card():
     text = " ".join(card_of(fitted(replace(PLAN, delta=0.01))).split())
     assert "- weak: delta-not-small: delta is 0.01 for 1000 records." in text
 

@@ -39,17 +39,14 @@ def _about_table(path: str, schema: str, epsilon: float) -> "list[dpbnn.lint.Fin
 
 
 def _about_release(path: str) -> "list[dpbnn.lint.Finding]":
-    """What `fit` noted, and what the guarantee itself shows: older releases have no notes."""
+    """Findings that `fit` noted, and those that the guarantee shows: older releases have no notes."""
     from dpbnn.release.release import guarantee_of, settings_of
 
     if Path(path).is_file():
         raise DpbnnError(f"{path} must be the folder of a release; for a table give --schema and --epsilon too.")
     guarantee = guarantee_of(path)
     reasons = " ".join(guarantee.voided_by)
-    subject = dpbnn.lint.Subject(
-        guarantee.plan,
-        unsafe_seed=0 if "unsafe_seed" in reasons else None,
-        unsafe_diagnostics="unsafe_diagnostics" in reasons,
-    )
+    seed, diagnostics = 0 if "unsafe_seed" in reasons else None, "unsafe_diagnostics" in reasons
+    subject = dpbnn.lint.Subject(guarantee.plan, unsafe_seed=seed, unsafe_diagnostics=diagnostics)
     shown = {finding.name: finding.found for finding in dpbnn.lint.inspect(subject)}
     return dpbnn.lint.noted(settings_of(path).get("findings", {}) | shown)

@@ -1,1 +1,1 @@
-"""Files that are written whole or not at all, and folders that one worker has for itself."""
+"""Files that are written whole or not at all, folders that one worker owns, and strict JSON."""

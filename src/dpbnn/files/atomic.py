@@ -10,7 +10,6 @@ from dpbnn.errors import DpbnnError
 
 __all__ = [
     "BINARY",
-    "NEW",
     "PRIVATE_FILE",
     "PRIVATE_FOLDER",
     "explained",
@@ -21,7 +20,7 @@ __all__ = [
 ]
 
 NEW = ".new"
-"""How the name of a file ends that is not written to its end yet."""
+"""The ending of the name of a file that is still being written."""
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 BINARY = getattr(os, "O_BINARY", 0)
 """Windows would write other bytes without it."""
@@ -30,10 +29,10 @@ BINARY = getattr(os, "O_BINARY", 0)
 def replace_file(
     path: Path, writer: str, write: Callable[[BinaryIO], object], ready: Callable[[], None] | None = None
 ) -> None:
-    """Put what `write` writes in the place of `path`, unless `ready` raises; `writer` tells apart who writes.
+    """Write a file and put it in the place of `path`, unless `ready` raises; `writer` keeps two writers apart.
 
-    The bytes are on the disk before the name is theirs: otherwise a power cut could leave the name with nothing behind
-    it. The folder is on the disk before this returns: otherwise a power cut could bring the old file back after
+    The bytes are on the disk before the file gets its name: otherwise a power cut could leave an empty file of that
+    name. The folder is on the disk before this returns: otherwise a power cut could bring the old file back after
     something has happened that relies on the new one, such as a release with a fresh key.
     """
     fresh = path.with_name(f"{path.name}.{writer}{NEW}")
@@ -54,12 +53,12 @@ def replace_file(
 
 
 def is_partial(name: str, files: Collection[str]) -> bool:
-    """Whether it is the name of one of these files that was not written to its end."""
+    """Whether a crash left a file of this name while one of `files` was written."""
     return name.endswith(NEW) and name.removesuffix(NEW).rpartition(".")[0] in files
 
 
 def sync_folder(folder: Path) -> None:
-    """Names that were made, changed or removed in a folder survive a power cut from here on."""
+    """Make sure that names which were made, changed or removed in a folder survive a power cut."""
     if os.name == "nt":  # Windows opens no folders, and writes names at once
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -70,7 +69,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_files(folder: Path) -> None:
-    """The files of a folder survive a power cut from here on, with what was written to them."""
+    """Make sure that the files of a folder survive a power cut, with their contents."""
     for file in folder.iterdir():
         with file.open("rb") as reading:
             os.fsync(reading.fileno())

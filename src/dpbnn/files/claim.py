@@ -1,9 +1,9 @@
 """One worker for one folder: a lock that ends with its process, and a file that names the owner.
 
 The lock keeps other processes and threads of the same host out, and those of other hosts where the file system's locks
-reach that far. Where they do not, the owner's name does: a folder of another host is refused. Somebody who knows that
-the worker there is gone may take it over. There is no lease that runs out: a worker that was only paused would wake up
-and use its noise again. Instead every worker looks for its token after each line that it writes to the journal, and
+reach that far. Where they do not, the owner's name does: a folder of another host is refused. A user who knows that the
+worker there is gone may take the folder over. There is no lease that runs out: a worker that was only paused would wake
+up and use its noise again. Instead every worker looks for its token after each line that it writes to the journal, and
 uses nothing if the token is no longer there.
 """
 
@@ -35,13 +35,13 @@ def host() -> str:
     """This host's name, with a hash of its machine id where there is one: two hosts may have the same name."""
     for file in MACHINE_ID:
         with suppress(OSError):
-            found = hashlib.blake2b(file.read_bytes(), digest_size=6, person=b"dpbnn").hexdigest()
-            return f"{platform.node()} ({found})"
+            machine = hashlib.blake2b(file.read_bytes(), digest_size=6, person=b"dpbnn").hexdigest()
+            return f"{platform.node()} ({machine})"
     return platform.node()
 
 
 class Claim:
-    """The lock of a folder is held; `take` makes this worker its owner too."""
+    """The right to work on a folder whose lock is held; `take` makes this worker its owner too."""
 
     def __init__(self, folder: Path, descriptor: int) -> None:
         self.folder, self.token = folder, secrets.token_hex(16)
@@ -49,20 +49,18 @@ class Claim:
         self._descriptor = descriptor
 
     def take(self, take_over: bool, is_begun: bool) -> bool:
-        """Write down that the folder is this worker's, and say whether it was another host's until now.
+        """Become the owner, and return whether another host owned the folder; refuse that without `take_over`.
 
-        One of another host is refused, unless it is to be taken over.
-
-        This comes before the journal is read: a line that a former owner writes later than that is one after which it
-        does not find its token any more.
+        This comes before the journal is read: a former owner that writes a line later no longer finds its token
+        after it.
         """
         with explained(self.folder):
             former = self._read()
         is_foreign = is_begun if former is None else former["host"] != host()
         if is_foreign and not take_over:
-            whose = "does not say whose it is" if former is None else f"belongs to a worker on {former['host']}"
+            owner = "does not say whose it is" if former is None else f"belongs to a worker on {former['host']}"
             raise DpbnnError(
-                f"{self.folder} {whose}, and this is {host()}. If no other worker goes on with it, take it over: "
+                f"{self.folder} {owner}, and this is {host()}. If no other worker goes on with it, take it over: "
                 "take_over=True, or --take-over on the command line. Noise is then drawn afresh, and what was released "
                 "stays charged."
             )
@@ -72,7 +70,7 @@ class Claim:
         return is_foreign
 
     def check(self) -> None:
-        """Stop if the folder is not this worker's any more."""
+        """Raise if the folder is no longer this worker's."""
         with explained(self.folder):
             now = self._read()
             if now is None:
@@ -84,7 +82,7 @@ class Claim:
             )
 
     def remove_folder(self) -> None:
-        """With all that is in it: the lock last, since it keeps others out."""
+        """Remove the folder with all its files: the lock last, since it keeps others out."""
         for file in self.folder.iterdir():
             if file.is_dir():
                 shutil.rmtree(file)
@@ -97,8 +95,8 @@ class Claim:
 
     def _read(self) -> dict[str, str] | None:
         try:
-            found = json.loads(self._owner.read_bytes())
-            return {name: str(found[name]) for name in ("host", "token")}
+            owner = json.loads(self._owner.read_bytes())
+            return {name: str(owner[name]) for name in ("host", "token")}
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
@@ -107,9 +105,9 @@ class Claim:
 
 @contextmanager
 def locked(folder: Path, cure: str = "wait until it ends, or stop it") -> Iterator[Claim]:
-    """Hold the lock of a folder that exists, or refuse at once. Nobody waits: the worker may take days.
+    """Hold the lock of an existing folder, or refuse at once: the other worker may take days.
 
-    `cure` says what to do about another worker.
+    `cure` says what to do about it.
     """
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | BINARY, PRIVATE_FILE)
@@ -131,8 +129,8 @@ def _lock(folder: Path, descriptor: int, cure: str) -> None:
             f"{folder} cannot be locked: {error.strerror}. It must lie on a file system with locks, such as a local "
             "disk: two workers at once would use the same noise twice."
         ) from error
-    # The owner before may have removed the folder after the lock file was opened. Then this is the lock of a file
-    # without a name, which keeps nobody out.
+    # Another worker may have removed the folder after the lock file was opened here. Then this locks a file without a
+    # name, which keeps nobody out.
     if not is_free or not _is_there(folder / LOCK, descriptor):
         raise DpbnnError(f"{folder} is worked on by another process or thread; {cure}.")
 
@@ -150,7 +148,7 @@ def _close(descriptor: int) -> None:
 
 
 def _close_all() -> None:
-    """In a child that was forked, such as one that reads records: it must not hold a lock on after its parent's end."""
+    """Give up all locks in a forked child, such as one that reads records: it may outlive its parent."""
     for descriptor in list(_held):
         _close(descriptor)
 

@@ -17,17 +17,17 @@ def dump(version: int, fields: Mapping[str, Any]) -> str:
 
 
 def load(what: str, text: str, versions: Mapping[int, Collection[str]]) -> dict[str, Any]:
-    """The fields of `what` from JSON text of one of the versions, exactly the names that it has."""
+    """The fields of `what` from JSON text; they must be exactly those that `versions` lists for its version."""
     try:
         fields = json.loads(text, parse_constant=_refuse_constant)
     except (TypeError, ValueError) as error:
         raise DpbnnError(f"{what} must be JSON text, got {_shortened(text)!r} ({error}).") from error
     if not isinstance(fields, dict):
         refuse(what, "a JSON object", fields)
-    found = fields.pop("version", None)
-    if found not in versions or isinstance(found, bool):
-        refuse(f"version of {what}", f"{' or '.join(map(str, versions))}, as this release of dpbnn reads,", found)
-    names = versions[found]
+    version = fields.pop("version", None)
+    if version not in versions or isinstance(version, bool):
+        refuse(f"version of {what}", f"{' or '.join(map(str, versions))}, as this release of dpbnn reads,", version)
+    names = versions[version]
     for wrong, kind in ((set(names) - set(fields), "missing"), (set(fields) - set(names), "unknown")):
         if wrong:
             raise DpbnnError(f"{what} must have the fields {sorted(names)}, got {kind} {sorted(wrong)}.")

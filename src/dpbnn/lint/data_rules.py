@@ -1,8 +1,9 @@
-"""Rules about the records: whose they are, what was done to them before, and what is measured on."""
+"""Lint rules about the records: whose they are, what was learned from them before, and which are called public."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,20 +18,13 @@ HARMLESS = (
     "FunctionTransformer", "Normalizer", "Binarizer", "PolynomialFeatures", "FeatureHasher", "HashingVectorizer",
 )  # fmt: skip
 """Transformers of scikit-learn's that learn nothing from the rows."""
+WITH_PARTS = ("steps", "transformers", "transformer_list")
+"""Attributes of pipelines, column transformers and unions that list their parts, each with its name before it."""
 IDENTIFIERS = ("id", "uid", "pid", "mrn", "ssn", "nhs", "email", "name", "account")
 PEOPLE = (
-    "patient",
-    "person",
-    "customer",
-    "client",
-    "user",
-    "subject",
-    "participant",
-    "household",
-    "member",
-    "employee",
-)
-"""What columns are called, or begin with, that say whose row it is."""
+    "patient", "person", "customer", "client", "user", "subject", "participant", "household", "member", "employee",
+)  # fmt: skip
+"""How names of columns begin that say whose row it is."""
 WITH_CATEGORIES = ("OneHotEncoder", "OrdinalEncoder")
 DEPTH = 5
 """Of pairs and data sets within each other."""
@@ -59,27 +53,21 @@ def _fitted_preprocessing(subject: Subject) -> str:
 
 
 def learning_steps(preprocessing: Any) -> str:
-    """What a pipeline, or transformers, learn from the rows without noise; '' if nothing."""
+    """Which transformers of a pipeline learn from the rows without noise, in words; '' if none does."""
     names = [] if preprocessing is None else sorted(set(_learning(preprocessing)))
     return f"the rows are not private yet where these learn from them: {', '.join(names)}" if names else ""
 
 
 def _learning(step: Any) -> Iterator[str]:
     """Names of transformers that are fitted on the data, in pipelines and column transformers too."""
-    if isinstance(step, list | tuple):
-        parts = list(step)
-    elif hasattr(step, "steps"):
-        parts = [own[1] for own in step.steps]
-    elif hasattr(step, "transformers"):
-        parts = [*(own[1] for own in step.transformers), step.remainder]
-    elif hasattr(step, "transformer_list"):
-        parts = [own[1] for own in step.transformer_list]
-    else:
+    lists = [getattr(step, name) for name in WITH_PARTS if hasattr(step, name)]
+    if not lists and not isinstance(step, list | tuple):
         if hasattr(step, "transform") and not _learns_nothing(step):
             yield type(step).__name__
         return
-    for own in parts:
-        yield from _learning(own)
+    parts = [*(part[1] for part in lists[0]), getattr(step, "remainder", None)] if lists else step
+    for part in parts:
+        yield from _learning(part)
 
 
 def _learns_nothing(step: Any) -> bool:
@@ -94,12 +82,12 @@ def _evaluation_on_training_data(subject: Subject) -> str:
     if subject.public_data is None or subject.x is None:
         return ""
     private, public = (list(_arrays(pair)) for pair in ((subject.x, subject.y), subject.public_data))
-    same = any(_is_same_memory(own, other) for own in private for other in public)
+    same = any(_is_same_memory(first, second) for first, second in product(private, public))
     return "public_data must not be the training data, got the same arrays" if same else ""
 
 
 def _arrays(value: Any, depth: int = DEPTH) -> Iterator[Any]:
-    """What lies in memory, in pairs and in torch's own data sets too."""
+    """Arrays and tensors, also those of pairs and of torch's data sets."""
     parts: Any = ()
     if isinstance(value, Tensor | np.ndarray):
         yield value
@@ -114,11 +102,11 @@ def _arrays(value: Any, depth: int = DEPTH) -> Iterator[Any]:
 
 
 def _is_same_memory(first: Any, second: Any) -> bool:
-    """By place alone: whether two copies hold the same is not looked at."""
+    """By place alone: whether two copies hold the same values is not looked at."""
     if isinstance(first, Tensor) and isinstance(second, Tensor) and first.is_cuda and second.is_cuda:
         return first.data_ptr() == second.data_ptr() and first.numel() > 0
-    plain = [own.detach().view(torch.uint8).numpy() if _is_on_host(own) else own for own in (first, second)]
-    return all(isinstance(own, np.ndarray) for own in plain) and np.shares_memory(*plain)
+    plain = [part.detach().view(torch.uint8).numpy() if _is_on_host(part) else part for part in (first, second)]
+    return all(isinstance(part, np.ndarray) for part in plain) and np.shares_memory(*plain)
 
 
 def _is_on_host(value: Any) -> bool:

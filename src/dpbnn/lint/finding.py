@@ -1,4 +1,4 @@
-"""Rules, what they look at, and what they find."""
+"""What lint rules look at, what they are, and what they find."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,21 +52,6 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """What to look for; `look` says what it found, or nothing."""
-
-    name: str
-    severity: str
-    why: str
-    cure: str
-    look: Callable[[Subject], str]
-
-    def finding(self, found: str) -> "Finding":
-        """What it says where something was found."""
-        return Finding(self.name, self.severity, found, self.why, self.cure)
-
-
-@dataclass(frozen=True)
 class Finding:
     """Something about a set-up that should be known before it is used."""
 
@@ -80,40 +65,27 @@ class Finding:
         return f"{self.severity}: {self.name}: {self.found}. {self.why} {self.cure}"
 
 
+@dataclass(frozen=True)
+class Rule:
+    """One thing to look at; `look` says in words what is wrong, '' if nothing is."""
+
+    name: str
+    severity: str
+    why: str
+    cure: str
+    look: Callable[[Subject], str]
+
+    def finding(self, found: str) -> Finding:
+        """The finding of these words."""
+        return Finding(self.name, self.severity, found, self.why, self.cure)
+
+
 RULES: dict[str, Rule] = {}
-"""All of them by name."""
-
-
-def by_severity() -> list[Rule]:
-    """Holes first."""
-    return sorted(RULES.values(), key=lambda own: SEVERITIES.index(own.severity))
-
-
-def inspect(subject: Subject) -> list[Finding]:
-    """All that the rules find, holes first."""
-    return [own.finding(found) for own in by_severity() if (found := own.look(subject))]
-
-
-def noted(found: Mapping[str, str]) -> list[Finding]:
-    """What was found earlier, from what each rule said of it; rules that are no longer known are left out."""
-    return [own.finding(found[own.name]) for own in by_severity() if own.name in found]
-
-
-def with_findings(settings: Mapping[str, Any], findings: Sequence[Finding]) -> dict[str, Any]:
-    """A release's settings, in which what was found is noted too."""
-    found = {own.name: own.found for own in findings} | dict(settings.get("findings", {}))
-    return {**settings, "findings": found} if found else dict(settings)
-
-
-def refuse(findings: Sequence[Finding], name: str) -> None:
-    """Raise where this rule has found something."""
-    for own in findings:
-        if own.name == name:
-            raise DpbnnError(f"{own.found}. {own.why} {own.cure}")
+"""All rules by name."""
 
 
 def rule(severity: str, why: str, cure: str) -> Callable[[Callable[[Subject], str]], Callable[[Subject], str]]:
-    """Enter a function into `RULES` under its own name."""
+    """Enter a function into `RULES` under its name."""
 
     def enter(look: Callable[[Subject], str]) -> Callable[[Subject], str]:
         name = look.__name__.strip("_").replace("_", "-")
@@ -121,3 +93,31 @@ def rule(severity: str, why: str, cure: str) -> Callable[[Callable[[Subject], st
         return look
 
     return enter
+
+
+def by_severity() -> list[Rule]:
+    """All rules, those about holes first."""
+    return sorted(RULES.values(), key=lambda rule: SEVERITIES.index(rule.severity))
+
+
+def inspect(subject: Subject) -> list[Finding]:
+    """The findings of all rules, holes first."""
+    return noted({rule.name: found for rule in by_severity() if (found := rule.look(subject))})
+
+
+def noted(found: Mapping[str, str]) -> list[Finding]:
+    """Findings from the words of each rule, as settings keep them; rules that are no longer known are left out."""
+    return [rule.finding(found[rule.name]) for rule in by_severity() if rule.name in found]
+
+
+def with_findings(settings: Mapping[str, Any], findings: Sequence[Finding]) -> dict[str, Any]:
+    """A release's settings with the words of these findings, and of those that are noted in them."""
+    found = {finding.name: finding.found for finding in findings} | dict(settings.get("findings", {}))
+    return {**settings, "findings": found} if found else dict(settings)
+
+
+def refuse(findings: Sequence[Finding], name: str) -> None:
+    """Raise where the rule of this name has a finding."""
+    for finding in findings:
+        if finding.name == name:
+            raise DpbnnError(f"{finding.found}. {finding.why} {finding.cure}")

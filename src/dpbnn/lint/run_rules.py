@@ -1,4 +1,4 @@
-"""Rules about the plan, the network, the method, and how a run is made."""
+"""Lint rules about the plan, the network, the method, and how a run is made."""
 
 from typing import Any
 
@@ -34,9 +34,8 @@ def _no_noise(subject: Subject) -> str:
     "Use layers that treat each record alone, such as GroupNorm or LayerNorm.",
 )
 def _records_mix(subject: Subject) -> str:
-    if subject.model is None or subject.likelihood is None or subject.x is None:
-        return ""
-    if subject.y is None and isinstance(subject.x, Tensor | np.ndarray):
+    is_complete = subject.y is not None or not isinstance(subject.x, Tensor | np.ndarray)
+    if subject.model is None or subject.likelihood is None or subject.x is None or not is_complete:
         return ""
     try:
         _checked(subject.model, subject.likelihood, subject.x, subject.y)
@@ -46,9 +45,9 @@ def _records_mix(subject: Subject) -> str:
 
 
 def _checked(model: nn.Module, likelihood: Likelihood, x: Any, y: Any) -> CheckedModel:
-    own = next(model.parameters())
-    empty = (as_records(x, None, own.dtype) if y is None else as_records(x[:0], y[:0], own.dtype)).empty
-    return check_model(model, likelihood, *(part.to(own.device) for part in empty))
+    weight = next(model.parameters())
+    empty = (as_records(x, None, weight.dtype) if y is None else as_records(x[:0], y[:0], weight.dtype)).empty
+    return check_model(model, likelihood, *(part.to(weight.device) for part in empty))
 
 
 @rule("hole", "Whoever knows the seed subtracts the noise.", "Leave unsafe_seed out.")
@@ -145,19 +144,18 @@ def _clip_norm(subject: Subject) -> str:
         checked = _checked(subject.model, subject.likelihood, *subject.public_data)
     except DpbnnError:
         return ""
-    own = next(subject.model.parameters())
-    all_x, all_y = next(as_records(*subject.public_data, own.dtype).all())
-    x, y = (part[:FEW].to(own.device) for part in (all_x, all_y))
+    weight = next(subject.model.parameters())
+    all_x, all_y = next(as_records(*subject.public_data, weight.dtype).all())
+    x, y = (part[:FEW].to(weight.device) for part in (all_x, all_y))
     if len(x) == 0:
         return ""
-    least = min(norm for norm, _ in runs_of(plan.clip_norm, plan.steps))
-    weights = checked.objective.model_weights() | checked.likelihood_weights
     norms: list[Tensor] = []
+    least = min(norm for norm, _ in runs_of(plan.clip_norm, plan.steps))
+    weights, settings = checked.objective.model_weights() | checked.likelihood_weights, ClippingSettings(least)
     masks = Generators.seeded(0)
-    settings = ClippingSettings(least)
-    clip_and_sum(checked, weights, x, y, settings, masks=masks, observe=lambda found, _: norms.append(found))
+    clip_and_sum(checked, weights, x, y, settings, masks=masks, observe=lambda part, _: norms.append(part))
     share = float((torch.cat(norms) > least).double().mean())
     if NEARLY_NONE <= share <= NEARLY_ALL:
         return ""
-    what = "all" if share > NEARLY_ALL else "none"
-    return f"clip norm {least:g} clips nearly {what} of the public records at the initial weights"
+    which = "all" if share > NEARLY_ALL else "none"
+    return f"clip norm {least:g} clips nearly {which} of the public records at the initial weights"

@@ -1,7 +1,7 @@
-"""The DP card: one page about a release, for whoever has to decide whether it may leave.
+"""The DP card: one page about a release, for those who decide whether it may leave.
 
-The folder of a release has it as ``card.md``. `dpbnn audit FOLDER` attacks what is claimed, keeps what it found there
-as ``audit.json``, and writes the card again with the lower bound beside the claim.
+It is ``card.md`` in the folder of the release. `dpbnn audit FOLDER` attacks the claim, keeps its results there as
+``audit.json``, and writes the card again with the lower bound beside the claim.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def _rows(guarantee: PrivacyGuarantee, settings: Mapping[str, Any]) -> dict[str,
         return {"guarantee": "none"} | trained
     without_sampling = rounded_up(replace(plan, batch_size=plan.dataset_size).epsilon(adjacency=guarantee.adjacency))
     is_of_all = without_sampling >= guarantee.epsilon  # or the plan is that of one candidate of a search
-    by_accountant = (f"{name.upper()} {shown(own)}" for name, own in guarantee.epsilon_by_accountant.items())
+    by_accountant = (f"{name.upper()} {shown(bound)}" for name, bound in guarantee.epsilon_by_accountant.items())
     return {
         "epsilon, delta": f"{shown(guarantee.epsilon)}, {shown(guarantee.delta)}",
         "who is protected": guarantee.unit,
@@ -67,11 +67,11 @@ def _rows(guarantee: PrivacyGuarantee, settings: Mapping[str, Any]) -> dict[str,
 
 
 def _spent(ledger: Sequence[Mapping[str, Any]]) -> str:
-    """What was released, for what, and how often; lines that differ by their purpose alone are one."""
+    """The charges of the ledger as a table; lines that differ by their purpose alone are one."""
     lines: dict[tuple[Any, ...], list[str]] = {}
     for entry in ledger:
-        alike = entry["mechanism"], entry["level"], entry["count"], entry["rows_per_person"]
-        lines.setdefault(alike, []).append(entry["purpose"].replace("|", "/"))
+        charge = entry["mechanism"], entry["level"], entry["count"], entry["rows_per_person"]
+        lines.setdefault(charge, []).append(entry["purpose"].replace("|", "/"))
     if not lines:
         return ""
     head = ["## Ledger\n", "| for | mechanism | level | times | rows of a person |", "| --- | --- | --- | --- | --- |"]
@@ -88,13 +88,12 @@ def _few(purposes: Sequence[str]) -> str:
 
 
 def _bound(audit: Mapping[str, Any]) -> str:
-    share = f"{100 * audit['confidence']:g} %"
-    found = audit["epsilon_at_least"]
-    meaning = "below the claim, as it should be" if found <= audit["claimed_epsilon"] else "above the claim by chance"
+    bound, share = audit["epsilon_at_least"], f"{100 * audit['confidence']:g} %"
+    meaning = "below the claim, as it should be" if bound <= audit["claimed_epsilon"] else "above the claim by chance"
     if audit["alarms"]:
         meaning = "THE CODE BREAKS THE CLAIM"
     unit = audit.get("unit", "one record")
-    return f"for {unit}, epsilon at least {found:.4g} with {share} confidence: {meaning} ({audit['date']})"
+    return f"for {unit}, epsilon at least {bound:.4g} with {share} confidence: {meaning} ({audit['date']})"
 
 
 def _listed(title: str, texts: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""A release before its guarantee: trained and paid for, and nothing of it given away yet.
+"""A draft: a release before its guarantee, trained and paid for, of which nothing is public yet.
 
-`dpbnn.fit` makes the release at once. Whoever has something left to buy from the same records (the noise level of
-targets, the choice of a search) does so in between, with the same ledger; the guarantee is made last, of all of it.
+`dpbnn.fit` makes the release at once. Estimators and searches first buy more from the same records (the noise level of
+targets, the choice of a search) with the same ledger. The guarantee is made last and covers all of it.
 """
 
 from collections.abc import Mapping
@@ -10,24 +10,22 @@ from typing import Any
 
 from torch import nn
 
-from dpbnn.clipping.objective import Objective
 from dpbnn.models.likelihoods import Likelihood
-from dpbnn.models.replica import replica
 from dpbnn.posterior import Posterior
 from dpbnn.prediction import Prediction
 from dpbnn.prediction.predict import predict
 from dpbnn.privacy.guarantee import Circumstances, PrivacyGuarantee
 from dpbnn.privacy.ledger import Ledger
-from dpbnn.release.release import Release
+from dpbnn.release.release import Release, objective_of
 
 __all__ = ["Draft"]
 
 
 @dataclass(eq=False)
 class Draft:
-    """What a run has learned, and the ledger that has paid for it; it holds no record.
+    """The posterior of a run, and the ledger that has paid for it; it holds no record.
 
-    `random_source` and `voided_by` are what the guarantee will say of how the run drew.
+    The guarantee will name `random_source`, and `voided_by` as the reasons why it does not hold.
 
     Guarantees:
         Nothing is released from a ledger that is not in order.
@@ -44,12 +42,12 @@ class Draft:
     diagnostics: tuple[Mapping[str, float], ...] = ()
 
     def predict(self, x: Any, num_draws: int) -> Prediction:
-        """As the release will, with draws that nobody can know: for whatever is bought from private records."""
-        own = tuple(name for name in self.posterior.names if name.startswith("likelihood."))
-        return predict(Objective(replica(self.model), self.likelihood, own), self.posterior, x, num_draws, seed=None)
+        """Predict as the release will, with secret draws: for purchases that look at private records."""
+        objective = objective_of(self.model, self.likelihood, self.posterior)
+        return predict(objective, self.posterior, x, num_draws, seed=None)
 
     def release(self, circumstances: Circumstances | None = None, settings: Mapping[str, Any] | None = None) -> Release:
-        """The release, if the ledger is in order, with a guarantee that says all of `circumstances`."""
+        """The release, if the ledger is in order; its guarantee states all of `circumstances`."""
         guarantee = PrivacyGuarantee.for_ledger(
             self.ledger, circumstances or Circumstances(), random_source=self.random_source, voided_by=self.voided_by
         )

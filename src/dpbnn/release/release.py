@@ -1,8 +1,8 @@
 """`Release(posterior, guarantee)`: all that leaves the machine, and how it is saved and loaded.
 
-A saved release is a folder: ``posterior.safetensors`` (numbers alone) and ``release.json`` are what is loaded, which
-executes nothing, and ``card.md`` says in words what is promised. A network of `dpbnn.networks` is rebuilt; any other
-model is passed in and checked by names and shapes.
+A saved release is a folder. ``posterior.safetensors`` (numbers alone) and ``release.json`` are loaded, which executes
+nothing; ``card.md`` says in words what is promised. A network of `dpbnn.networks` is rebuilt; any other model is passed
+in and checked by names and shapes.
 """
 
 import json
@@ -38,7 +38,7 @@ from dpbnn.prediction.predict import Predictor
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.release.card import CARD, card
 
-__all__ = ["FORMAT_VERSION", "Release", "guarantee_of", "load", "settings_of"]
+__all__ = ["FORMAT_VERSION", "Release", "guarantee_of", "load", "objective_of", "settings_of"]
 
 FORMAT_VERSION = 1
 
@@ -111,20 +111,17 @@ class Release:
     @cached_property
     def _networks(self) -> Pool[Objective]:
         """Replicas of the model, for one thread each."""
-        own = tuple(name for name in self.posterior.names if name.startswith("likelihood."))
-        return Pool(
-            lambda: Objective(replica(self.model), self.likelihood, own),
-            key=lambda: switches_of(self.model),
-        )
+        objective = partial(objective_of, self.model, self.likelihood, self.posterior)
+        return Pool(objective, key=lambda: switches_of(self.model))
 
     @cached_property
     def _measurements(self) -> Measurements:
-        """What predictions have measured of the networks."""
+        """The memory that predictions have measured the networks to need."""
         return Measurements()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What the release consists of; what was made on the way to predictions is made again."""
-        return {own.name: getattr(self, own.name) for own in fields(self)}
+        """The fields alone: networks and measurements for predictions are made again."""
+        return {part.name: getattr(self, part.name) for part in fields(self)}
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the release into the folder `path`, whole or not at all.
@@ -140,9 +137,8 @@ class Release:
         try:
             self._write(target)
         except OSError as error:
-            raise DpbnnError(
-                f"The release cannot be written to {target}: {error}; nothing there was changed."
-            ) from error
+            text = f"The release cannot be written to {target}: {error}; nothing there was changed."
+            raise DpbnnError(text) from error
 
     def _write(self, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -159,18 +155,15 @@ class Release:
             fresh.replace(target)
 
     def _description(self) -> dict[str, Any]:
-        name = type(self.model).__name__
-        ours = NETWORKS.get(name) is type(self.model)
+        name, likelihood = type(self.model).__name__, type(self.likelihood).__name__
+        settings = self.model.settings if NETWORKS.get(name) is type(self.model) else None
+        of_likelihood = asdict(self.likelihood) if likelihood in LIKELIHOODS else None  # type: ignore[call-overload]
         return {
             "format_version": FORMAT_VERSION,
             "posterior": self.posterior.kind,
-            "likelihood": {"name": type(self.likelihood).__name__, "settings": _plain(self.likelihood)},
-            "network": {
-                "name": name,
-                "settings": self.model.settings if ours else None,
-                "structure": repr(self.model),
-            },
-            "weights": {name: list(p.shape) for name, p in self.model.named_parameters() if p.requires_grad},
+            "likelihood": {"name": likelihood, "settings": of_likelihood},
+            "network": {"name": name, "settings": settings, "structure": repr(self.model)},
+            "weights": _shapes(self.model),
             "settings": dict(self.settings),
             "history": [{name: or_null(value) for name, value in entry.items()} for entry in self.history],
             "guarantee": json.loads(self.guarantee.to_json()),
@@ -195,29 +188,33 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, likelihoo
         _validate.refuse("model", "a torch.nn.Module", model)
     network = model if model is not None else _network(description["network"])
     _check_weights(network, description["weights"])
-    kind = _validate.one_of("posterior", description["posterior"], POSTERIORS)
-    if POSTERIORS[kind].keeps_dropout and not dropout_layers(network):
+    posterior = POSTERIORS[_validate.one_of("posterior", description["posterior"], POSTERIORS)]
+    if posterior.keeps_dropout and not dropout_layers(network):
         raise DpbnnError("model must have the dropout layers that it was trained with, got none; pass that network.")
     _check_structure(network, description["network"])
+    history = description["history"]
     return Release(
-        POSTERIORS[kind].from_tensors(tensors),
+        posterior.from_tensors(tensors),
         PrivacyGuarantee.from_json(json.dumps(description["guarantee"])),
         network,
         _likelihood(description["likelihood"], likelihood),
         description["settings"],
-        tuple(
-            {name: unless_null(value, math.nan) for name, value in entry.items()} for entry in description["history"]
-        ),
+        tuple({name: unless_null(value, math.nan) for name, value in entry.items()} for entry in history),
     )
 
 
+def objective_of(model: nn.Module, likelihood: Likelihood, posterior: Posterior) -> Objective:
+    """A replica of the network with its likelihood, to predict with weights that are drawn from the posterior."""
+    return Objective(replica(model), likelihood, tuple(n for n in posterior.names if n.startswith("likelihood.")))
+
+
 def guarantee_of(path: str | os.PathLike[str]) -> PrivacyGuarantee:
-    """What a saved release promises; the model is not needed for it."""
+    """The guarantee of a saved release, without its model."""
     return PrivacyGuarantee.from_json(json.dumps(_read(Path(path))["guarantee"]))
 
 
 def settings_of(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """How a saved release was trained."""
+    """The settings of a saved release, without its model."""
     return dict(_read(Path(path))["settings"])
 
 
@@ -244,24 +241,28 @@ def _network(description: Mapping[str, Any]) -> nn.Module:
     return rebuild(description["name"], description["settings"])
 
 
-def _check_weights(network: nn.Module, shapes: Mapping[str, list[int]]) -> None:
-    own = {name: list(p.shape) for name, p in network.named_parameters() if p.requires_grad}
-    if own != shapes:
-        differing = sorted(name for name in own.keys() | shapes.keys() if own.get(name) != shapes.get(name))
+def _shapes(network: nn.Module) -> dict[str, list[int]]:
+    """The shapes of its trained weights."""
+    return {name: list(weight.shape) for name, weight in network.named_parameters() if weight.requires_grad}
+
+
+def _check_weights(network: nn.Module, trained: Mapping[str, list[int]]) -> None:
+    given = _shapes(network)
+    differing = sorted(name for name in given.keys() | trained.keys() if given.get(name) != trained.get(name))
+    if differing:
         first = differing[0]
         raise DpbnnError(
             f"model does not fit the release in {len(differing)} weights, the first '{first}': the model has "
-            f"{own.get(first, 'none')}, the release {shapes.get(first, 'none')}; pass the network that was trained, "
+            f"{given.get(first, 'none')}, the release {trained.get(first, 'none')}; pass the network that was trained, "
             "with the same parameters frozen."
         )
 
 
 def _check_structure(network: nn.Module, description: Mapping[str, Any]) -> None:
-    """Weights of the same shapes fit other networks too: one with another activation would predict something else."""
-    trained = description.get("structure", repr(network))
-    if trained != repr(network):
-        ours, theirs = (text.splitlines() for text in (repr(network), trained))
-        pairs = [(a.strip(), b.strip()) for a, b in zip_longest(ours, theirs, fillvalue="") if a != b]
+    """Warn of another network that these weights fit, such as one with another activation: it predicts otherwise."""
+    given, trained = (text.splitlines() for text in (repr(network), description.get("structure", repr(network))))
+    pairs = [(a.strip(), b.strip()) for a, b in zip_longest(given, trained, fillvalue="") if a != b]
+    if pairs:
         warn(
             f"The model differs from the one that was trained in {len(pairs)} lines of its description, the first "
             f"'{pairs[0][0]}' where that had '{pairs[0][1]}'; its predictions may be wrong."
@@ -277,7 +278,3 @@ def _likelihood(description: Mapping[str, Any], given: Likelihood | None) -> Lik
     if name not in LIKELIHOODS:
         raise DpbnnError(f"likelihood must be given: the release was trained with your own {name}.")
     return LIKELIHOODS[name](**description["settings"])
-
-
-def _plain(likelihood: Likelihood) -> dict[str, Any] | None:
-    return asdict(likelihood) if type(likelihood).__name__ in LIKELIHOODS else None  # type: ignore[call-overload]

@@ -1,14 +1,11 @@
 """One worker at a time: processes, threads, other hosts, and workers that were only paused."""
 
-import errno
-import fcntl
 import os
 import platform
 import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 import warnings
@@ -23,7 +20,7 @@ from torch import nn
 import dpbnn
 from dpbnn.errors import DpbnnError, DpbnnWarning
 from dpbnn.files import claim
-from dpbnn.training.checkpoint import locked, opened
+from dpbnn.training.checkpoint import opened
 from tests.training.checkpoint.crashing import at_call, note_used_releases, used_releases
 from tests.training.checkpoint.interrupting import (
     Interrupt,
@@ -112,16 +109,6 @@ def test_an_estimator_waits_for_nobody_either(tmp_path):
         model.fit(X, y)
     assert model.fit(X, y).release_ is not None
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_refused(monkeypatch, tmp_path, number):
-    def cannot(*_, **__):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(claim, "lock_descriptor", cannot)
-    with pytest.raises(DpbnnError, match=r"cannot be locked: .* must lie on a file system with locks"):
-        fit(checkpoint=tmp_path / "run")
 
 
 @pytest.mark.parametrize("is_made_again", [False, True])
@@ -325,11 +312,11 @@ from tests.training.checkpoint.crashing import note_used_releases
 from tests.training.test_fit import fit
 folder, release = Path(sys.argv[1]), eager.EagerSteps.release
 note_used_releases(folder / "log")
-def pausing(self, state, step):
+def pausing(self, step):
     if step == 6:
         (folder / "paused").touch()
         os.kill(os.getpid(), signal.SIGSTOP)
-    return release(self, state, step)
+    return release(self, step)
 eager.EagerSteps.release = pausing
 try:
     fit(checkpoint=folder / "run", unsafe_seed=None, execution=dpbnn.Execution(checkpoint_seconds=1000.0))
@@ -365,32 +352,3 @@ def test_a_process_that_was_stopped_and_taken_over_stops_before_its_next_release
     with pytest.warns(DpbnnWarning, match="steps are charged again"):
         release = fit(**options)
     assert len(used_releases(tmp_path / "log")) <= release.settings["releases_charged"] == 20
-
-
-@pytest.mark.slow
-def test_a_forked_child_does_not_hold_the_lock_after_its_parent_is_gone(tmp_path):
-    script = textwrap.dedent(
-        """
-        import os, sys, time
-        from pathlib import Path
-        from dpbnn.training.checkpoint import locked
-        with locked(Path(sys.argv[1])):
-            if os.fork() == 0:
-                os.close(1)
-                time.sleep(30)
-                os._exit(0)
-            print("ready", flush=True)
-            os.kill(os.getpid(), 9)
-        """
-    )
-    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"ready\n"
-    with locked(tmp_path):
-        pass
-
-
-def test_the_lock_is_one_that_other_programs_see(tmp_path):
-    with locked(tmp_path), (tmp_path / "lock").open() as file, pytest.raises(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    with (tmp_path / "lock").open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
