@@ -70,16 +70,16 @@ def masks_on(model: nn.Module) -> Iterator[None]:
 def with_dropout(model: nn.Module, rate: float) -> nn.Module:
     """A copy of the model with a dropout layer after every hidden activation.
 
-    Activations are modules (ReLU, Tanh, GELU and the like), wherever they are registered; one at the very end of a
-    `Sequential` belongs to the output and gets none. All weights keep their names and values, so weights move freely
-    between the copy and the model.
+    Activations are modules (ReLU, Tanh, GELU and the like), wherever they are registered. An activation at the very end
+    of a `Sequential` belongs to the output and gets none. All weights keep their names and values, so the copy and the
+    model can exchange weights.
 
     Args:
         model: any module without dropout layers; it is not changed.
         rate: the share of units that a mask sets to zero, above 0 and below 1.
 
     Raises:
-        DpbnnError: there is nowhere to place a layer, or dropout is there already.
+        DpbnnError: there is no place for a layer, or the model has dropout already.
     """
     _validate.fraction("rate", rate)
     if not isinstance(model, nn.Module):
@@ -108,7 +108,7 @@ def _place(model: nn.Module, rate: float) -> bool:
     replacements: dict[nn.Module, nn.Module] = {}  # one for each activation, which may be registered twice
     for parent in list(model.modules()):
         if isinstance(parent, ParametrizationList):
-            continue  # what is in there shapes weights, not units
+            continue  # its modules compute weights, not units
         children = children_of(parent)
         for name, child in children.items():
             if isinstance(child, ACTIVATIONS) and not child.state_dict() and (parent, name) != output:

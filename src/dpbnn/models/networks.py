@@ -1,4 +1,4 @@
-"""Networks that dpbnn knows how to rebuild: a release of one needs no model to load.
+"""Networks that dpbnn rebuilds by itself: loading a release of one needs no model.
 
     >>> MLP(64, [32], 10)(__import__("torch").zeros(2, 64)).shape
     torch.Size([2, 10])
@@ -29,13 +29,8 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         widths = [_validate.whole_number("a layer's width", width) for width in (inputs, *hidden, outputs)]
-        self.settings: dict[str, Any] = {
-            "inputs": inputs,
-            "hidden": list(hidden),
-            "outputs": outputs,
-            "activation": activation,
-        }
-        self.settings |= _dropout_setting(dropout)
+        self.settings: dict[str, Any] = {"inputs": inputs, "hidden": list(hidden), "outputs": outputs}
+        self.settings |= {"activation": activation} | _dropout_setting(dropout)
         layers: list[nn.Module] = [nn.Flatten()]
         for width, following in pairwise(widths):
             layers += [nn.Linear(width, following), _activation(activation, dropout)]
@@ -72,13 +67,13 @@ class CNN(nn.Module):
 
 
 def _activation(name: str, dropout: float) -> nn.Module:
-    """One module whether dropout follows or not, so that the layers after it keep their numbers."""
+    """One module, with or without dropout behind it, so that the layers after it keep their numbers."""
     activation = ACTIVATIONS[_validate.one_of("activation", name, ACTIVATIONS)]()
     return nn.Sequential(activation, nn.Dropout(dropout)) if dropout else activation
 
 
 def _dropout_setting(dropout: float) -> dict[str, float]:
-    """Nothing without dropout: the release of a plain network then loads in earlier versions too."""
+    """Empty without dropout: the release of a plain network then loads in earlier versions too."""
     return {"dropout": _validate.fraction("dropout", dropout)} if dropout != 0 else {}
 
 
@@ -86,7 +81,7 @@ NETWORKS: dict[str, type[MLP | CNN]] = {"MLP": MLP, "CNN": CNN}
 
 
 def rebuild(name: str, settings: Mapping[str, Any]) -> nn.Module:
-    """One of these networks from what its release says about it, with freshly drawn weights.
+    """One of these networks from its name and settings in a release, with freshly drawn weights.
 
     Guarantees:
         Torch's default generator is left as it was.

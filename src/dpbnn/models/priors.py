@@ -1,4 +1,4 @@
-"""What is believed about the weights before any data: the energy ``r(w) = -log p(w)``.
+"""Priors: assumptions about the weights before any data, by their energy ``r(w) = -log p(w)``.
 
     >>> import torch, dpbnn
     >>> dpbnn.Gaussian(0.1).energy_gradient({"w": torch.tensor([0.02])})
@@ -7,9 +7,8 @@
 A prior takes no data, so that its gradient is added outside the clip and costs no privacy. It acts on the network's
 weights; a likelihood's own weights have a flat prior.
 
-A prior of your own is a subclass of `Prior` with `energy`. Its gradient comes from autograd, unless you write
-`energy_gradient` too, which is called at every step. Make it a frozen dataclass: checkpoints and releases know it by
-its ``repr``.
+Your prior is a subclass of `Prior` with `energy`. Its gradient comes from autograd, unless you write `energy_gradient`
+too, which is called at every step. Make it a frozen dataclass: checkpoints and releases know it by its ``repr``.
 """
 
 import math
@@ -39,17 +38,17 @@ class Prior(ABC):
 
     @abstractmethod
     def energy(self, weights: Weights) -> Tensor:
-        """``r(w) = -log p(w)`` summed over all weights, constants included: one number, which autograd can follow."""
+        """``r(w) = -log p(w)`` summed over all weights, constants included: one number that autograd can follow."""
 
     def energy_gradient(self, weights: Weights) -> Weights:
-        """``grad r(w)`` for each weight, without a graph; by autograd, unless a prior has a formula."""
+        """``grad r(w)`` for each weight, without a graph: by autograd, unless a subclass has a formula."""
         leaves = {name: values.detach().requires_grad_() for name, values in weights.items()}
         with torch.enable_grad():
             gradients = torch.autograd.grad(self.energy(leaves), list(leaves.values()), materialize_grads=True)
         return dict(zip(leaves, gradients, strict=True))
 
     def check(self, names: Collection[str]) -> None:  # noqa: B027 - nothing to refuse by default
-        """Refuse weights that do not fit, by their names; called before training."""
+        """Before training, refuse a network by the names of its weights."""
 
     def for_weight(self, name: str) -> "Prior":
         """The prior of one weight by its name."""
@@ -150,7 +149,7 @@ class ScaleMixture(Prior):
 
 @dataclass(frozen=True)
 class Flat(Prior):
-    """No preference: ``grad r(w) = 0``. Not a density (its integral is infinite); its energy is 0 by convention."""
+    """No preference: ``grad r(w) = 0``. It is no density (its integral is infinite); its energy is 0 by convention."""
 
     def energy(self, weights: Weights) -> Tensor:
         """Zero by convention: a divergence from this prior means nothing by itself."""
@@ -192,7 +191,7 @@ class Grouped(Prior):
         return f"Grouped(default={self.default!r}, overrides={dict(self.overrides)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Read-only mappings are not pickled by themselves."""
+        """Pickle the overrides as a dictionary: a read-only mapping cannot be pickled."""
         return Grouped, (self.default, dict(self.overrides))
 
     def energy(self, weights: Weights) -> Tensor:

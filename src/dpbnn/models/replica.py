@@ -1,8 +1,7 @@
-"""Copies of a module that share its tensors: hooks, modes and swapped weights never reach the user's module.
+"""Replicas of a module share its tensors: hooks, modes and swapped weights never reach the user's module.
 
-Running a module on other weights (`torch.func.functional_call`), hooks on its layers and switching its mode all change
-it for a while. So the library never runs the user's module. It runs replicas: their modules, hooks and attributes are
-copies, their parameters, buffers and other tensors are the very same.
+Running a module on other weights (`torch.func.functional_call`), hooks on its layers and switching its mode change it
+for a while. So the library runs replicas: their modules, hooks and attributes are copies, their tensors are the same.
 
     >>> from torch import nn
     >>> model = nn.Linear(3, 2)
@@ -30,18 +29,18 @@ from dpbnn.errors import DpbnnError
 __all__ = ["Identity", "Pool", "replica", "state_of", "switches_of"]
 
 Item = TypeVar("Item")
+COLLECTIONS = (list, tuple, set, frozenset, deque)
 DEPTH = 4
 """How deep attributes are compared."""
 
 
 def replica(model: nn.Module) -> nn.Module:
-    """A copy of the network's modules on the same tensors.
+    """A copy of the model's modules on the same tensors.
 
-    Functions that modules hold, such as hooks or a replaced forward, refer to the replica where they referred to the
-    model.
+    Functions in the modules, such as hooks or a replaced forward, refer to the replica in place of the model.
 
     Raises:
-        DpbnnError: the model cannot be copied, or the copy would still lead to the model.
+        DpbnnError: the model cannot be copied, or the copy would still refer to the model.
 
     Guarantees:
         Parameters, buffers and other tensors are shared.
@@ -50,18 +49,23 @@ def replica(model: nn.Module) -> nn.Module:
     copies: dict[int, Any] = {id(values): values for values in _tensors(model)}
     originals = set(map(id, model.modules()))
     try:
-        made = copy.deepcopy(model, copies)
-        for module in made.modules():
-            vars(module).update({name: _led(value, originals, copies) for name, value in vars(module).items()})
-    except Exception as error:  # whatever the parts of a model raise
+        copied = copy.deepcopy(model, copies)
+        for module in copied.modules():
+            vars(module).update({name: _redirected(value, originals, copies) for name, value in vars(module).items()})
+    except Exception as error:  # a user's code may raise anything
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DpbnnError(
             f"The model must be one that copy.deepcopy can copy, since every run works on a copy of its modules; "
             f"{type(model).__name__} cannot be copied: {reason}. Remove what cannot be copied from its attributes, or "
             "define __deepcopy__."
         ) from error
-    _refuse_way_back(made, originals)
-    return made
+    name = _path_to(originals, copied.named_modules())
+    if name is not None:  # that attribute would use the model's weights, not those that the replica runs on
+        raise DpbnnError(
+            f"The model keeps something in '{name}' that leads to the model itself, where no copy can follow; make it "
+            "a method, or let it take the module as an argument."
+        )
+    return copied
 
 
 def _tensors(model: nn.Module) -> Iterator[Tensor]:
@@ -74,35 +78,25 @@ def _tensors(model: nn.Module) -> Iterator[Tensor]:
                     yield inner
 
 
-def _led(value: Any, originals: set[int], copies: dict[int, Any]) -> Any:
-    """The value; for a function that refers to the model, one that refers to its copy."""
+def _redirected(value: Any, originals: set[int], copies: dict[int, Any]) -> Any:
+    """The value; a function that refers to the model is made again on the replica."""
     if isinstance(value, dict) and value and all(isinstance(inner, FunctionType) for inner in value.values()):
-        return type(value)((key, _led(inner, originals, copies)) for key, inner in value.items())
-    if not isinstance(value, FunctionType) or _way_to(originals, [("", value)]) is None:
+        return type(value)((key, _redirected(inner, originals, copies)) for key, inner in value.items())
+    if not isinstance(value, FunctionType) or _path_to(originals, [("", value)]) is None:
         return value
     names = {name: copies.get(id(held), held) for name, held in _globals_of(value) if isinstance(held, nn.Module)}
     cells = [
-        cell if _way_to(originals, [("", cell)]) is None else CellType(copy.deepcopy(cell.cell_contents, copies))
+        cell if _path_to(originals, [("", cell)]) is None else CellType(copy.deepcopy(cell.cell_contents, copies))
         for cell in value.__closure__ or ()
     ]
     defaults = copy.deepcopy(value.__defaults__, copies)
-    made = FunctionType(value.__code__, value.__globals__ | names, value.__name__, defaults, tuple(cells))
-    made.__kwdefaults__ = copy.deepcopy(value.__kwdefaults__, copies)
-    return made
+    function = FunctionType(value.__code__, value.__globals__ | names, value.__name__, defaults, tuple(cells))
+    function.__kwdefaults__ = copy.deepcopy(value.__kwdefaults__, copies)
+    return function
 
 
-def _refuse_way_back(made: nn.Module, originals: set[int]) -> None:
-    """What refers to the model itself would use its weights, not those that the replica runs on."""
-    name = _way_to(originals, made.named_modules())
-    if name is not None:
-        raise DpbnnError(
-            f"The model keeps something in '{name}' that leads to the model itself, where no copy can follow; make it "
-            "a method, or let it take the module as an argument."
-        )
-
-
-def _way_to(targets: set[int], starts: Iterable[tuple[str, object]]) -> str | None:
-    """The name of an attribute that leads to one of the targets; None if there is none."""
+def _path_to(targets: set[int], starts: Iterable[tuple[str, object]]) -> str | None:
+    """The name of an attribute from which a target can be reached; None if there is none."""
     seen: set[int] = set()
     waiting = deque(starts)
     while waiting:
@@ -116,14 +110,14 @@ def _way_to(targets: set[int], starts: Iterable[tuple[str, object]]) -> str | No
 
 
 def _inside(value: object) -> Iterator[tuple[str, object]]:
-    """What can be reached through an attribute of a module."""
+    """The objects that an attribute of a module refers to; those of a module have names."""
     if isinstance(value, nn.Module):
         yield from vars(value).items()
         return
     inner: Iterable[object] = ()
     if isinstance(value, dict):
         inner = value.values()
-    elif isinstance(value, (list, tuple, set, deque)):
+    elif isinstance(value, COLLECTIONS):
         inner = value
     elif isinstance(value, MethodType):
         inner = value.__self__, value.__func__
@@ -141,7 +135,7 @@ def _inside(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _globals_of(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """The globals that a function and the functions inside it use."""
+    """The globals used by a function and by the functions inside it."""
     codes = [function.__code__]
     while codes:
         code = codes.pop()
@@ -150,14 +144,14 @@ def _globals_of(function: FunctionType) -> Iterator[tuple[str, object]]:
 
 
 class Identity:
-    """An object that still exists, equal to itself alone; a later object may have the same `id`."""
+    """Equal for the same living object alone, where the `id` of an object may return after its end."""
 
     def __init__(self, value: object) -> None:
         self._number = id(value)
         self._get: Callable[[], object]
         try:
             self._get = weakref.ref(value)
-        except TypeError:  # it stays as long as this does
+        except TypeError:  # no weak reference: the object lives as long as this does
             self._get = lambda: value
 
     def __eq__(self, other: object) -> bool:
@@ -168,17 +162,17 @@ class Identity:
 
 
 def switches_of(model: nn.Module) -> Hashable:
-    """What can change between two uses of a model, as far as plain values and identities show it."""
-    modules = tuple((name, *_plain(module)) for name, module in model.named_modules())
+    """A key that changes with a model's modules, attributes and tensors; plain values and identities are compared."""
+    modules = tuple((name, *_key_of_module(module)) for name, module in model.named_modules())
     parameters = tuple((Identity(p), p.requires_grad, p.shape, p.dtype) for p in model.parameters())
     return modules, parameters, tuple(map(Identity, model.buffers()))
 
 
 def state_of(model: nn.Module, *others: object) -> Hashable:
-    """All that a model's outputs depend on except its trained weights, and the same for further objects."""
+    """A key of everything that a model's outputs depend on except its trained weights, and of further objects."""
     fixed = (values for values in _tensors(model) if not (isinstance(values, nn.Parameter) and values.requires_grad))
-    seen = tuple((_of_class(type(other)), _seen(other, DEPTH)) for other in others)
-    return switches_of(model), tuple(map(_digest, fixed)), seen
+    keys = tuple((_key_of_class(type(other)), _key_of(other, DEPTH)) for other in others)
+    return switches_of(model), tuple(map(_digest, fixed)), keys
 
 
 def _digest(values: Tensor) -> bytes:
@@ -186,44 +180,41 @@ def _digest(values: Tensor) -> bytes:
     return hashlib.blake2b(plain.reshape(-1).view(torch.uint8).numpy().data).digest()
 
 
-def _plain(module: nn.Module) -> tuple[type, Hashable, Hashable]:
+def _key_of_module(module: nn.Module) -> tuple[type, Hashable, Hashable]:
     """The attributes on which a module's forward may depend, except parameters, buffers and modules."""
-    attributes = tuple((name, _seen(value, DEPTH)) for name, value in vars(module).items() if name not in MODULE_PARTS)
-    return type(module), _of_class(type(module)), attributes
+    values = [(name, value) for name, value in vars(module).items() if name not in MODULE_PARTS]
+    return type(module), _key_of_class(type(module)), tuple((name, _key_of(value, DEPTH)) for name, value in values)
 
 
-def _of_class(kind: type) -> Hashable:
-    """What a user's class and its bases hold."""
+def _key_of_class(kind: type) -> Hashable:
+    """The attributes of a user's class and of its bases."""
     kinds = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in ("builtins", "torch", "dpbnn")]
     return tuple(
-        (Identity(base), name, _seen(value, DEPTH))
+        (Identity(base), name, _key_of(value, DEPTH))
         for base in kinds
         for name, value in vars(base).items()
         if not (name.startswith("__") and name.endswith("__") and name != "__call__")
     )
 
 
-def _seen(value: object, depth: int) -> Hashable:
-    """Plain values as they are, collections and objects by their contents, everything else by identity."""
+def _key_of(value: object, depth: int) -> Hashable:
+    """Plain values as they are, collections, functions and objects by their contents, everything else by identity."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return type(value), value
     if depth == 0 or isinstance(value, (Tensor, nn.Module, type)):
         return Identity(value)
     if isinstance(value, dict):
-        return tuple((_seen(key, 0), _seen(inner, depth - 1)) for key, inner in value.items())
-    if isinstance(value, (list, tuple, set, frozenset, deque)):
-        return type(value), tuple(_seen(inner, depth - 1) for inner in value)
-    if isinstance(value, FunctionType):
-        return Identity(value), tuple(_seen(inner, depth - 1) for _, inner in _inside(value) if inner is not None)
-    if isinstance(value, CellType):
-        return tuple(_seen(inner, depth - 1) for _, inner in _inside(value))
+        return tuple((_key_of(key, 0), _key_of(inner, depth - 1)) for key, inner in value.items())
+    if isinstance(value, (*COLLECTIONS, FunctionType, CellType)):
+        kind = Identity(value) if isinstance(value, FunctionType) else type(value)
+        return kind, tuple(_key_of(inner, depth - 1) for _, inner in _inside(value))
     if not callable(value) and hasattr(value, "__dict__"):
-        return type(value), _seen(vars(value), depth - 1)
+        return type(value), _key_of(vars(value), depth - 1)
     return Identity(value)
 
 
 class Pool(Generic[Item]):
-    """Costly objects that serve one thread at a time; all are made again when `key()` changes."""
+    """Costly objects, each of which serves one thread at a time; all are made again when `key()` changes."""
 
     def __init__(self, make: Callable[[], Item], key: Callable[[], Any]) -> None:
         self._make, self._key = make, key
@@ -231,7 +222,7 @@ class Pool(Generic[Item]):
 
     @contextmanager
     def lent(self) -> Iterator[Item]:
-        """One object, which nobody else gets meanwhile."""
+        """An object that no other thread gets meanwhile."""
         key = self._key()
         known, spare = self._spare
         if known != key:

@@ -1,4 +1,4 @@
-"""What released networks say about new records."""
+"""Predictions of released networks for new records."""
 
 from dpbnn.prediction.prediction import ClassPrediction, Prediction, RealPrediction
 

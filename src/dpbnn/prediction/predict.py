@@ -34,7 +34,7 @@ CPU_LIMIT, DEVICE_SHARE = 2**28, 8
 def predict(
     objective: Objective, posterior: Posterior, x: Any, num_draws: int, seed: int | None, **how: Any
 ) -> Prediction:
-    """What a `Predictor` says about all of `x`; nobody else may use the model meanwhile."""
+    """The prediction of a `Predictor` for all of `x`; nobody else may use the model meanwhile."""
     return Predictor(lambda: nullcontext(objective), posterior, num_draws, seed, **how)(x)
 
 
@@ -45,15 +45,15 @@ class Predictor:
     Args:
         lend: lends the model and its likelihood, whose mode is switched, to one user at a time.
         posterior: where the weights are drawn from.
-        num_draws: how many draws to average; all of them where the posterior holds fewer.
+        num_draws: how many draws to average; a posterior that holds fewer gives all of them.
         seed: makes the draws repeatable; None for fresh ones.
         keep_draws: keep the probabilities of each draw too.
-        memory_limit: bytes for the work, not counting inputs, posterior and result; what does not fit is done in
-            chunks. None for 256 MiB on a CPU and an eighth of a device's memory.
+        memory_limit: bytes for the work, not counting inputs, posterior and result, which is done in chunks to fit.
+            None for 256 MiB on a CPU and an eighth of a device's memory.
         convert: makes a tensor of some rows of the inputs.
-        measurements: what was measured of the networks before; new ones are added, and threads may share it.
-        precision: what the networks' products are computed in: "float32", "tf32" or "bfloat16" (by autocast); None
-            leaves torch's settings as they are. Probabilities and averages are in float32 or wider.
+        measurements: earlier measurements of the networks; new ones are added.
+        precision: of the networks' products: "float32", "tf32" or "bfloat16" (by autocast); None leaves torch's
+            settings as they are. Probabilities and averages are in float32 or wider.
     """
 
     lend: Callable[[], AbstractContextManager[Objective]]
@@ -78,13 +78,13 @@ class Predictor:
                 _validate.refuse("seed", "< 2**63", self.seed)
 
     def __call__(self, x: Any) -> Prediction:
-        """For all records of `x`: anything with a shape and slices, records first, or a list of rows."""
+        """Predict for all records of `x`: anything with a shape and slices, records first, or a list of rows."""
         with self.lend() as objective:
             run = self._run(objective, x, None)
             return run.predict(0, len(run.x))
 
     def in_parts(self, x: Any, rows: int) -> Iterator[Prediction]:
-        """For `rows` records at a time, all from the same draws of the weights."""
+        """Predict for `rows` records at a time, all from the same draws of the weights."""
         size = _validate.whole_number("rows", rows)
         with ExitStack() as stack:
             run = self._run(stack.enter_context(self.lend()), x, size)
@@ -101,33 +101,33 @@ class Predictor:
 class _PredictionRun:
     """One set of draws on one set of inputs; it predicts for at most `most` records at a time."""
 
-    def __init__(self, asked: Predictor, ensemble: Ensemble, x: Any, most: int) -> None:
-        self.asked, self.ensemble, self.x = asked, ensemble, x
+    def __init__(self, predictor: Predictor, ensemble: Ensemble, x: Any, most: int) -> None:
+        self.predictor, self.ensemble, self.x = predictor, ensemble, x
         self.chunks, self.copies, self.is_random = Chunks(rows=1, draws=1, part=1), False, True
         if most > 0:
             with self._running(0):
-                self._measure(most, asked.memory_limit or _default_limit(ensemble.device))
+                self._measure(most, predictor.memory_limit or _default_limit(ensemble.device))
 
     def _measure(self, most: int, limit: int) -> None:
-        ensemble, record, measurements = self.ensemble, self._read(0, 1), self.asked.measurements
+        ensemble, record, measurements = self.ensemble, self._read(0, 1), self.predictor.measurements
         needs = measurements.of(measured, ensemble, record, lambda predicted: _Tally(keep=False).add(predicted))
         self.copies, self.is_random = needs.writes, needs.is_random
-        self.chunks = chunks(ensemble, needs, record, most, limit, self.asked.keep_draws)
+        self.chunks = chunks(ensemble, needs, record, most, limit, self.predictor.keep_draws)
         is_candidate = self.chunks.draws > 1 and not ensemble.posterior.keeps_dropout
         ensemble.stacks = is_candidate and measurements.of(can_stack, ensemble, record)
-        if limit < needs.least and self.asked.memory_limit is not None:  # somebody who thinks in megabytes
+        if limit < needs.least and self.predictor.memory_limit is not None:  # probably meant in megabytes
             warn(
                 f"memory_limit is in bytes: {limit} hold less than one row of one draw, which takes {needs.least}. "
-                f"Prediction is very slow so; leave memory_limit out, or raise it (256 MiB are {CPU_LIMIT})."
+                f"Prediction is then very slow; leave memory_limit out, or raise it (256 MiB are {CPU_LIMIT})."
             )
 
     def predict(self, start: int, end: int) -> Prediction:
-        """For the records from `start` up to `end`."""
+        """Predict for the records from `start` up to `end`."""
         size = self.chunks.part
         return joined([self._part(first, min(first + size, end)) for first in range(start, max(end, start + 1), size)])
 
     def predict_in_parts(self, size: int, lent: ExitStack) -> Iterator[Prediction]:
-        """For `size` records at a time; at the end, what was lent is given back."""
+        """Predict for `size` records at a time; at the end, return the model that was lent."""
         with lent:
             for start in range(0, len(self.x), size):
                 yield self.predict(start, min(start + size, len(self.x)))
@@ -136,14 +136,14 @@ class _PredictionRun:
         """The inner loop is over records: drawing weights may cost more than running them."""
         with self._running(start):
             blocks = self._read(start, end).split(self.chunks.rows)
-            pairs = [(Inputs(rows, self.copies), _Tally(self.asked.keep_draws)) for rows in blocks]
+            pairs = [(Inputs(rows, self.copies), _Tally(self.predictor.keep_draws)) for rows in blocks]
             for group in self.ensemble.groups(self.chunks.draws):
                 for inputs, tally in pairs:
                     tally.add(group(inputs))
-        return joined([tally.result(self.asked.num_draws) for _, tally in pairs])
+        return joined([tally.result(self.predictor.num_draws) for _, tally in pairs])
 
     def _read(self, start: int, end: int) -> Tensor:
-        return self.asked.convert(self.x[start:end]).to(self.ensemble.device)
+        return self.predictor.convert(self.x[start:end]).to(self.ensemble.device)
 
     @contextmanager
     def _running(self, start: int) -> Iterator[None]:
@@ -154,7 +154,7 @@ class _PredictionRun:
                 torch.no_grad(),
                 drawing_from(generators) if self.is_random else nullcontext(),
                 self.ensemble.mode(),
-                computing_in(self.asked.precision, self.ensemble.device),
+                computing_in(self.predictor.precision, self.ensemble.device),
             ):
                 yield
         except (DpbnnError, torch.OutOfMemoryError):
@@ -166,9 +166,10 @@ class _PredictionRun:
 
 
 class _Tally:
-    """What the draws so far predict for some records.
+    """The predictions of the draws so far for some records.
 
-    For classes, sums over the draws: of probabilities and of their terms in the entropy. For real outputs, every draw.
+    For classes it holds sums over the draws, of probabilities and of their terms in the entropy; for real outputs
+    every draw.
     """
 
     def __init__(self, keep: bool) -> None:
@@ -179,7 +180,7 @@ class _Tally:
         self.kept: list[Predicted] = []
 
     def add(self, predicted: Predicted) -> None:
-        """Count further draws, ``[draws, records, ...]``."""
+        """Add further draws, ``[draws, records, ...]``."""
         self.count += len(predicted[0])
         if isinstance(predicted, Probabilities):
             values = predicted.values
@@ -188,10 +189,10 @@ class _Tally:
             for total, each in zip(self.sums, (values, torch.special.entr(values)), strict=True):
                 total.add_(each[0] if len(each) == 1 else each.sum(dim=0, dtype=torch.float64))
         if self.keep or isinstance(predicted, Moments):
-            self.kept.append(predicted)  # on its device until the end, so that nobody waits for it
+            self.kept.append(predicted)  # it stays on its device until the end: copying would wait for the device
 
     def result(self, requested: int) -> Prediction:
-        """The average."""
+        """The average over all draws."""
         kept = [torch.cat(values).cpu() for values in zip(*self.kept, strict=True)]
         if not self.sums:
             means, variances = kept

@@ -1,4 +1,4 @@
-"""What a prediction holds: the average over draws of the weights, and where its uncertainty comes from.
+"""Predictions: averages over draws of the weights, with uncertainty split by its source.
 
 Classification averages *probabilities*, never logits. The entropy of the average splits into the expected entropy
 (noise in the data) and the mutual information (uncertainty about the weights):
@@ -32,10 +32,10 @@ __all__ = ["ClassPrediction", "Prediction", "RealPrediction", "entropy", "joined
 
 @dataclass(eq=False, repr=False)
 class ClassPrediction:
-    """Of classes: probabilities ``[records, classes]``, all else ``[records]``.
+    """A prediction of classes: probabilities ``[records, classes]``, all else ``[records]``.
 
-    `requested_draws` were asked for; `num_draws` is less where the posterior holds fewer. `draws` has the probabilities
-    of each draw, ``[draws, records, classes]``, where `keep_draws` asked for them.
+    `num_draws` is less than `requested_draws` if the posterior holds fewer. With `keep_draws`, `draws` has the
+    probabilities of each draw, ``[draws, records, classes]``.
     """
 
     probabilities: Tensor
@@ -50,12 +50,12 @@ class ClassPrediction:
 
     @property
     def labels(self) -> Tensor:
-        """The most probable class."""
+        """The most probable class of each record."""
         return self.probabilities.argmax(dim=1)
 
     @property
     def entropy(self) -> Tensor:
-        """All uncertainty, in nats: from 0 to the logarithm of the number of classes."""
+        """The total uncertainty, in nats: from 0 to the logarithm of the number of classes."""
         return entropy(self.probabilities)
 
     @property
@@ -64,7 +64,7 @@ class ClassPrediction:
         return (self.entropy - self.expected_entropy).clamp_min(0.0)
 
     def sample(self, num_samples: int, seed: int | None = None) -> Tensor:
-        """Possible labels, ``[num_samples, records]``, drawn for each record by itself."""
+        """Possible labels, ``[num_samples, records]``, drawn for each record independently."""
         count = _validate.whole_number("num_samples", num_samples)
         bad = ~self.probabilities.isfinite().all(dim=1)
         if bad.any():
@@ -76,9 +76,9 @@ class ClassPrediction:
 
 @dataclass(eq=False, repr=False)
 class RealPrediction:
-    """Of real outputs: a mixture with one Gaussian per draw, ``[draws, records, outputs]``.
+    """A prediction of real outputs: a mixture with one Gaussian per draw, ``[draws, records, outputs]``.
 
-    `requested_draws` were asked for; `num_draws` is less where the posterior holds fewer.
+    `num_draws` is less than `requested_draws` if the posterior holds fewer.
     """
 
     means: Tensor
@@ -96,7 +96,7 @@ class RealPrediction:
 
     @property
     def mean(self) -> Tensor:
-        """``[records, outputs]``"""
+        """The mean of the mixture, ``[records, outputs]``."""
         return self.means.mean(dim=0, dtype=torch.float64).to(self.means.dtype)
 
     @property
@@ -113,11 +113,11 @@ class RealPrediction:
 
     @property
     def variance(self) -> Tensor:
-        """The sum of both."""
+        """The sum of the aleatoric and the epistemic variance."""
         return self.aleatoric_variance + self.epistemic_variance
 
     def quantile(self, probability: float) -> Tensor:
-        """Where the mixture's distribution function reaches `probability`, by bisection."""
+        """The value at which the mixture's distribution function reaches `probability`, by bisection."""
         level = _validate.fraction("probability", probability)
         deviations = self.variances.sqrt()
         reach = -torch.special.ndtri(torch.tensor(min(level, 1 - level), dtype=torch.float64)).to(self.means) + 1
@@ -136,7 +136,7 @@ class RealPrediction:
     def sample(self, num_samples: int, seed: int | None = None) -> Tensor:
         """Possible targets, ``[num_samples, records, outputs]``.
 
-        Each sample takes one draw of the weights for all records and outputs, and independent noise for each of them.
+        Each sample takes one draw of the weights for all records, and independent noise for each record and output.
         """
         count = _validate.whole_number("num_samples", num_samples)
         generator = _generator(seed)
@@ -157,22 +157,22 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 
 def within_range(nats: Tensor, classes: int) -> Tensor:
-    """An entropy is neither negative nor above that of equal probabilities."""
+    """The entropy without rounding errors below 0 or above that of equal probabilities."""
     return nats.clamp(0.0, math.log(classes))
 
 
 def joined(parts: Sequence[Prediction]) -> Prediction:
-    """Predictions for consecutive records, from the same draws, as one."""
+    """One prediction from predictions for consecutive records by the same draws."""
     if len(parts) == 1:
         return parts[0]
-    names = [name for name in DIMENSION_OF_RECORDS if getattr(parts[0], name, None) is not None]
-    whole: dict[str, Any] = {
-        name: torch.cat([getattr(part, name) for part in parts], DIMENSION_OF_RECORDS[name]) for name in names
-    }
-    return replace(parts[0], **whole)
+    dimensions = [
+        (name, dim) for name, dim in DIMENSION_OF_RECORDS.items() if getattr(parts[0], name, None) is not None
+    ]
+    tensors: Any = {name: torch.cat([getattr(part, name) for part in parts], dim) for name, dim in dimensions}
+    return replace(parts[0], **tensors)
 
 
 def _generator(seed: int | None) -> torch.Generator:
-    """Repeatable from a seed, fresh from None."""
+    """A generator that a seed makes repeatable; None gives a fresh one."""
     number = derived_seed(None) if seed is None else _validate.whole_number("seed", seed, at_least=0)
     return torch.Generator().manual_seed(number)

@@ -1,4 +1,4 @@
-"""What the network's output says about a target: ``l_i(w) = -log p(y_i | f(x_i; w))``.
+"""Likelihoods: the probability of a target under the network's output, ``l_i(w) = -log p(y_i | f(x_i; w))``.
 
     >>> import torch, dpbnn
     >>> dpbnn.Categorical().negative_log_likelihood(torch.zeros(1, 4), torch.tensor([2]), {})
@@ -6,17 +6,17 @@
 
 A likelihood of your own is a subclass of `Likelihood`. It must
 
-* give `negative_log_likelihood`: one number per record that depends on that record alone, in float32 or wider. It
-  never raises on values: a target that makes no sense gives NaN, and its record then contributes nothing;
-* give `predictive`: `Probabilities` or `Moments` for each record;
-* be a frozen dataclass, or hashable with a ``repr`` that says all its settings: checkpoints know it by that.
+* define `negative_log_likelihood`: one number per record that depends on that record alone, in float32 or wider. It
+  never raises on values: an invalid target gives NaN, and its record then contributes nothing;
+* define `predictive`: `Probabilities` or `Moments` for each record;
+* be a frozen dataclass, or hashable with a ``repr`` of all settings, by which checkpoints know it.
 
-It may add
+It may define
 
 * `initial_weights`, if it has weights to learn. They are clipped and noised jointly with the network's;
-* `check` and `check_values`, which refuse wrong shapes, types and values before training with an error that says what
-  to do, and none of the values;
-* `synthetic_targets`, if not every number, or every class of the output, is a sensible target for the model check.
+* `check` and `check_values`, which refuse wrong shapes, types and values before training, with a remedy and without
+  the values in the error;
+* `synthetic_targets`, if not every number, or every class of the output, is a valid target for the model check.
 """
 
 from dpbnn import _validate

@@ -13,7 +13,7 @@ from dpbnn.types import Weights
 __all__ = ["Categorical"]
 
 FEW_CLASSES = 32
-"""Up to so many a CPU is faster along the records."""
+"""With at most this many classes, a CPU computes softmax faster along the records."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Cross entropy in one launch on a GPU, gradient included, where torch's own operations take ten.
+"""Cross entropy and its gradient in one launch on a GPU; torch's operations take ten, a good part of a small step.
 
-For a small network that is a good part of a step. Results are torch's, up to rounding.
+Results equal torch's up to rounding.
 """
 
 import math
@@ -21,7 +21,7 @@ NUMBERS = 512
 
 
 def is_used_for(logits: Tensor, labels: Tensor) -> bool:
-    """Whether the kernel takes this device, these types and so many classes; vmap needs torch's operations."""
+    """Whether the kernel supports this device, these types and this many classes; vmap needs torch's operations."""
     return (
         logits.is_cuda
         and logits.dtype in (torch.float32, torch.float64)
@@ -33,7 +33,7 @@ def is_used_for(logits: Tensor, labels: Tensor) -> bool:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """``-log softmax(f)_y`` of each row of ``[records, classes]``; NaN, as its gradient, for a label that is none."""
+    """``-log softmax(f)_y`` of each row of ``[records, classes]``; an invalid label gives NaN, also in the gradient."""
     losses: Tensor = _CrossEntropy.apply(logits, labels)
     return losses
 

@@ -1,4 +1,4 @@
-"""The interface of a likelihood, and the two kinds of prediction that one can make."""
+"""The interface of a likelihood, and its two kinds of prediction."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
@@ -12,13 +12,13 @@ __all__ = ["Likelihood", "Moments", "Probabilities", "shape_of", "wide"]
 
 
 class Probabilities(NamedTuple):
-    """Of the classes, ``[records, classes]``."""
+    """Probabilities of the classes, ``[records, classes]``."""
 
     values: Tensor
 
 
 class Moments(NamedTuple):
-    """Of a Gaussian for each output, ``[records, outputs]``."""
+    """Mean and variance of a Gaussian for each output, ``[records, outputs]``."""
 
     mean: Tensor
     variance: Tensor
@@ -29,19 +29,18 @@ class Likelihood(ABC):
 
     @abstractmethod
     def negative_log_likelihood(self, outputs: Tensor, targets: Tensor, weights: Weights) -> Tensor:
-        """One number per record. It must not mix records, nor raise on values: a bad target gives NaN.
+        """One number per record. It must not mix records, nor raise on values: an invalid target gives NaN.
 
-        `weights` holds this likelihood's own weights by name; each has its own shape, or one copy per record
-        in front of it.
+        `weights` holds this likelihood's weights by name, in their shapes or with a dimension of records in front.
         """
 
     def initial_weights(self, num_outputs: int) -> Weights:
-        """The weights that are learned with the network's, under names that start with ``likelihood.``"""
+        """Weights to learn beside the network's, under names that start with ``likelihood.``"""
         return {}
 
     @abstractmethod
     def predictive(self, outputs: Tensor, weights: Weights) -> Probabilities | Moments:
-        """What one draw of the weights predicts."""
+        """The prediction of one draw of the weights."""
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:  # noqa: B027 - nothing to refuse by default
         """Refuse shapes and types of targets that do not fit the outputs, without looking at values."""
@@ -49,19 +48,19 @@ class Likelihood(ABC):
     def check_values(self, targets: Tensor, num_outputs: int) -> None:  # noqa: B027 - likewise
         """Refuse target values outside the declared range, for the data holder, before training.
 
-        The error says what was expected, and nothing that was read from the targets.
+        The error states the expected range and shows no value of the targets.
         """
 
     def remarks(self, clip_norm: float) -> list[str]:
-        """What to know before trusting a result that was trained with this clip norm."""
+        """Warnings about results of training with this clip norm."""
         return []
 
     def synthetic_targets(self, like: Tensor, size: int, num_outputs: int) -> Tensor:
-        """`size` random targets of the shape and type of `like`, whose values are not looked at.
+        """`size` random targets of the shape and type of `like`, whose values are ignored.
 
-        A model is tried on them before it sees data. They must be sensible and differ: a loss that is always NaN, or
-        that hardly depends on the target, would show nothing. The default is normal numbers, or whole numbers from 0
-        to one less than the number of outputs (at least 0 and 1).
+        A model is tried on them before it sees data. They must be valid and differ: a loss that is always NaN, or that
+        hardly depends on the target, would show nothing. The default is normal numbers, or integers below the number
+        of outputs (at least 0 and 1).
         """
         shape = (size, *like.shape[1:])
         if like.is_floating_point():
