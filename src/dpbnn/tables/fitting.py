@@ -24,6 +24,7 @@ import numpy as np
 
 from dpbnn import _validate, lint
 from dpbnn.errors import DpbnnError
+from dpbnn.files.atomic import sync_files, sync_folder
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.queries.bounds import Purchase
@@ -35,7 +36,6 @@ from dpbnn.tables.schema import Schema, as_values
 from dpbnn.tables.settings import Chosen, Facts
 from dpbnn.tables.terms import LEDGER, RELEASE, TRAINING, Terms, Unfinished, circumstances, settled, worked_on
 from dpbnn.tables.training import train
-from dpbnn.training.checkpoint import sync_files, sync_folder
 from dpbnn.training.prepare import refuse_several_processes
 
 __all__ = ["Order", "findings_before", "fit_table"]

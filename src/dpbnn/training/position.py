@@ -40,11 +40,12 @@ class Position:
             position = cls(work, work.initial_state(), ledger)
             if folder is None:
                 return position
-            position.environment = _environment(work)
+            records = type(work.records).__name__
+            position.environment = current_environment(work.device, work.execution, work.checked.engine, records)
             if (saved := folder.resumed()) is not None:
                 position._resume(saved, folder)
             else:
-                position.digests = _digests(work)
+                position.digests = digests_of(work)
                 position.save(folder)
             return position
 
@@ -59,7 +60,7 @@ class Position:
     def draw_afresh(self, folder: Checkpoint) -> None:
         """Go on with a fresh key: what was charged stays charged."""
         self.work = replace(self.work, randomness=self.work.randomness.renewed())
-        self.digests = _digests(self.work)
+        self.digests = digests_of(self.work)
         self.save(folder)  # first: with the old key, forgotten marks would let its noise be used again
         self.ledger.forget_marks()
         again = len(self.ledger.charges) - self.step
@@ -72,25 +73,10 @@ class Position:
 
     def _resume(self, saved: Saved, folder: Checkpoint) -> None:
         self.work = replace(self.work, randomness=Randomness(saved.key, saved.source), seed=saved.state["seed"])
-        folder.check(saved, _digests(self.work))
+        folder.check(saved, digests_of(self.work))
         self.state = self.work.initial_state()
         load_state(self.state, saved.state["method"])
         self.ledger.resume(folder.charges())
         self.step, self.how, self.digests = saved.step, saved.state["how"], saved.digests
         if self.environment != saved.environment or folder.is_taken_over:
             self.draw_afresh(folder)
-
-
-def _environment(work: Work) -> dict[str, str]:
-    return current_environment(work.device, work.execution, work.checked.engine, type(work.records).__name__)
-
-
-def _digests(work: Work) -> dict[str, bytes]:
-    settings = {
-        "the plan": work.plan.to_json(),
-        "the method": repr(work.method),
-        "the likelihood": repr(work.checked.objective.likelihood),
-        "unsafe_diagnostics": repr(work.diagnostics.wanted),
-        "the noise source": work.noise.source,
-    }
-    return digests_of(work.randomness.key, work.records, work.checked.objective.model, settings)

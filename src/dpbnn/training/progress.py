@@ -1,51 +1,40 @@
 """What a run shows: steps, time, epsilon spent and measures on public data; nothing that has no noise on it."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from dpbnn.privacy.plan import PrivacyPlan
 
-__all__ = ["Display", "show_progress", "tracked"]
+__all__ = ["show_progress", "tracked"]
 
 MILESTONES = 10
 """How often epsilon is computed along the way; in between, the next milestone's stands, which is never too small."""
 
 
-class Display(Protocol):
-    """What a run calls after every step."""
-
-    def __call__(self, steps_done: int, measure: str = "") -> None:
-        """Show the number of steps done, and the last measure on public data."""
-
-
 @contextmanager
-def show_progress(plan: PrivacyPlan, steps_done: int, wanted: bool, num_runs: int = 1) -> Iterator[Display]:
-    """A progress bar on standard error, if that is a terminal; with epsilon, if it is that of a single run."""
+def show_progress(plan: PrivacyPlan, steps_done: int, wanted: bool, num_runs: int = 1) -> Iterator[Callable[..., None]]:
+    """A progress bar on standard error, if that is a terminal; with epsilon, if it is that of a single run.
+
+    What is yielded is called after every step, with the number of steps done and the last measure on public data.
+    """
     if not wanted or not sys.stderr.isatty():
         yield lambda steps_done, measure="": None
         return
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     columns = (
-        TextColumn("training" if num_runs == 1 else f"training {num_runs} runs"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[epsilon]}"),
-        TextColumn("{task.fields[measure]}"),
+        progress.TextColumn("training" if num_runs == 1 else f"training {num_runs} runs"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.fields[epsilon]}"),
+        progress.TextColumn("{task.fields[measure]}"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with progress.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("training", total=plan.steps, completed=steps_done, epsilon="", measure="")
         milestone, shown = 0, ""
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from dpbnn._internals import ThreadMode
 from dpbnn.privacy.noise.graph_noise import GraphNoise
 from dpbnn.training.steps import CapturedSteps
-from dpbnn.training.steps.graphs import WAITING, NoSync, NotCapturable
+from dpbnn.training.steps.graphs import WAITING, NotCapturable
 
 
 class Replays:
@@ -23,9 +23,6 @@ class Replays:
 
     def __init__(self):
         self.captured = self.replayed = 0
-
-    def without_waiting(self):
-        return NoSync("cpu")
 
     @contextmanager
     def capture(self, host_state):

@@ -23,22 +23,8 @@ Guarantees:
     Files are written atomically, readable by their owner alone, and gone at the end.
 """
 
-from dpbnn.files.atomic import sync_files, sync_folder
-from dpbnn.files.claim import LOCK, OWNER, Claim, locked
 from dpbnn.training.checkpoint.digests import digests_of
 from dpbnn.training.checkpoint.environment import current_environment
 from dpbnn.training.checkpoint.folder import Checkpoint, Saved, opened
 
-__all__ = [
-    "LOCK",
-    "OWNER",
-    "Checkpoint",
-    "Claim",
-    "Saved",
-    "current_environment",
-    "digests_of",
-    "locked",
-    "opened",
-    "sync_files",
-    "sync_folder",
-]
+__all__ = ["Checkpoint", "Saved", "current_environment", "digests_of", "opened"]

@@ -1,31 +1,38 @@
 """What must not change between an interruption and the resumption: keyed digests of data, model and settings."""
 
 import hashlib
-from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dpbnn.data.records import Records
+from dpbnn.training.steps.work import Work
 
 __all__ = ["digests_of"]
 
 
-def digests_of(key: bytes, records: Records, model: nn.Module, settings: Mapping[str, str]) -> dict[str, bytes]:
+def digests_of(work: Work) -> dict[str, bytes]:
     """By name. Without the key they say nothing about the records."""
+    key, model = work.randomness.key, work.checked.objective.model
     data = hashlib.blake2b(key=key)
-    for batch in records.all():
+    for batch in work.records.all():
         for values in batch:
             data.update(f"{values.dtype}{tuple(values.shape)}".encode())
             data.update(_bytes(values))
     structure = hashlib.blake2b(repr(model).encode(), key=key)
     for name, parameter in model.named_parameters():
         structure.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}{parameter.requires_grad}".encode())
-    frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad} | dict(model.named_buffers())
-    for values in frozen.values():
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    for values in (*frozen, *model.buffers()):
         structure.update(_bytes(values))
-    found = {"the data": data.digest(), "the model": structure.digest()}
-    return found | {name: hashlib.blake2b(text.encode(), key=key).digest() for name, text in settings.items()}
+    settings = {
+        "the plan": work.plan.to_json(),
+        "the method": repr(work.method),
+        "the likelihood": repr(work.checked.objective.likelihood),
+        "unsafe_diagnostics": repr(work.diagnostics.wanted),
+        "the noise source": work.noise.source,
+    }
+    digests = {name: hashlib.blake2b(text.encode(), key=key).digest() for name, text in settings.items()}
+    return {"the data": data.digest(), "the model": structure.digest()} | digests
 
 
 def _bytes(values: Tensor) -> memoryview:

@@ -41,7 +41,10 @@ class Saved:
 
 
 class Checkpoint:
-    """A folder whose lock this worker holds; whether it was another host's until now is `is_taken_over`."""
+    """A folder whose lock this worker holds.
+
+    `is_begun` says whether it holds a run that can go on, `is_taken_over` whether it was another host's until now.
+    """
 
     def __init__(self, claim: Claim, take_over: bool) -> None:
         self.path = claim.folder
@@ -49,7 +52,7 @@ class Checkpoint:
         self._lines: list[Line] = []
         self._claim = claim
         self._state, self._journal_file = self.path / STATE, self.path / JOURNAL
-        self._written, self._cost, self._is_begun = -math.inf, 0.0, False
+        self._written, self._cost, self.is_begun = -math.inf, 0.0, False
         with explained(self.path):
             values = self._read()
             self.is_taken_over = claim.take(take_over, is_begun=values is not None)
@@ -60,11 +63,6 @@ class Checkpoint:
                 self._begin()
             else:
                 self._resume(values)
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether it holds a run that can be gone on with."""
-        return self._is_begun
 
     def resumed(self) -> Saved | None:
         """The run that was interrupted, or None; it is handed out once, since it may be large."""
@@ -95,7 +93,7 @@ class Checkpoint:
         values = vars(saved) | of_journal | {"version": VERSION}
         with explained(self.path):
             replace_file(self._state, self._claim.token, lambda file: torch.save(values, file), self._claim.check)
-        self._key, self._is_begun = _name_of(saved.key), True
+        self._key, self.is_begun = _name_of(saved.key), True
         self._written = time.monotonic()
         self._cost = self._written - start
 
@@ -135,7 +133,7 @@ class Checkpoint:
 
     def close(self) -> None:
         """Leave nothing behind where no run has begun."""
-        if self._is_begun:
+        if self.is_begun:
             return
         with suppress(OSError, DpbnnError):
             self._claim.check()
@@ -176,7 +174,7 @@ class Checkpoint:
         self._journal = Journal(self._journal_file, values["run"])
         self._lines = self._journal.resume(values["length"], values["digest"])
         self._saved = Saved(**{field.name: values[field.name] for field in fields(Saved)})
-        self._key, self._is_begun = _name_of(self._saved.key), True
+        self._key, self.is_begun = _name_of(self._saved.key), True
 
     def _catch_up(self, ledger: Ledger) -> None:
         for line in self._journal.further():

@@ -28,7 +28,7 @@ from dpbnn.privacy.noise.source import AddsNoise
 from dpbnn.schedule import by_step
 from dpbnn.training.steps.eager import EagerSteps, batches_of
 from dpbnn.training.steps.feeds import ResidentFeed, StreamedFeed, sizes_for
-from dpbnn.training.steps.graphs import Graphs, NotCapturable
+from dpbnn.training.steps.graphs import Graphs, NoSync, NotCapturable
 from dpbnn.training.steps.room import Room, copied
 from dpbnn.training.steps.work import Work
 from dpbnn.types import ClippedSum, NoisySum
@@ -80,7 +80,7 @@ class CapturedSteps:
         self._noise = runs[0].noise.in_graphs(self._device)
         self._masks = runs[0].randomness.masks(first_step)
         generators = [self._masks.on(self._device), *([] if self._noise is None else [self._noise.device_generator])]
-        self._maker = graphs or Graphs(self._device, generators)
+        self._recorder = graphs or Graphs(self._device, generators)
         self._sizes = sizes_for(runs)
         pairs = zip(runs, states, strict=True)
         self._rooms = [Room.of(work, state, first_step, self._sizes.adds_up) for work, state in pairs]
@@ -91,19 +91,15 @@ class CapturedSteps:
         self._captured_from = first_step + WARM_UP
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._eager: EagerSteps | None = None
-        self._how, self._is_settled, self._why_not = "captured and replayed (CUDA graphs)", False, ""
-
-    @property
-    def how(self) -> str:
-        """In words, for the release: settled by the first captured step, whatever batches come later."""
-        return self._how
+        self._why_not = ""
+        self.how, self._is_settled = "captured and replayed (CUDA graphs)", False
 
     def release(self, step: int) -> Sequence[NoisySum]:
         """What this step makes public of each run."""
         eager = self._eager
         if eager is None:
             try:
-                for context, work in self._up_to(NOISE, step, self._begin(step)):
+                for context, work in self._before(UPDATE, step, self._begin(step)):
                     with context:
                         work()
             except (RuntimeError, NotCapturable) as error:
@@ -115,18 +111,10 @@ class CapturedSteps:
 
     def take(self, noisy: Sequence[NoisySum], step: int) -> None:
         """Update the states with what was released."""
-        eager = self._eager
-        if eager is None:
-            try:
-                for context, work in self._captures([UPDATE], step):
-                    with context:
-                        work()
-            except (RuntimeError, NotCapturable) as error:
-                eager = self._give_up(error, step, goes_on_at=step + 1)
-            else:
-                self._finish(UPDATE, step)
-                return
-        eager.take(noisy, step)
+        if self._eager is None:
+            self._finish(UPDATE, step)
+        else:
+            self._eager.take(noisy, step)
 
     def release_and_take(self, step: int) -> None:
         """Release and update: one graph, unless the batch takes several parts or the host has work between graphs."""
@@ -135,7 +123,7 @@ class CapturedSteps:
             try:
                 sizes = self._begin(step)
                 last = WHOLE if self._can_fuse and len(sizes) == 1 and step >= self._captured_from else UPDATE
-                for context, work in self._up_to(last, step, sizes):
+                for context, work in self._before(last, step, sizes, *([WHOLE] if self._can_fuse else [])):
                     with context:
                         work()
             except (RuntimeError, NotCapturable) as error:
@@ -162,18 +150,18 @@ class CapturedSteps:
             self._noise.begin(step)
         return self._feed.parts(step)
 
-    def _up_to(self, last: Piece, step: int, sizes: Sequence[int]) -> Iterator[Undone]:
-        """The work of a step that Python must do, up to its last piece; what is captured is replayed in between.
+    def _before(self, last: Piece, step: int, sizes: Sequence[int], *others: Piece) -> Iterator[Undone]:
+        """The work of a step that Python must do before the last piece is replayed, which is captured here too.
 
-        The first captured step captures all pieces, also those that its batch does not need: whether they can be
-        captured must not tell its size. The largest part comes first: its memory has room for the others.
+        What is captured is replayed in between. The first captured step captures all pieces, among them `others` and
+        those that its batch does not need: whether they can be captured must not tell its size. The largest part comes
+        first: its memory has room for the others.
         """
         if step == self._captured_from:
             if self._why_not:
                 raise NotCapturable(self._why_not)
             noise = [] if self._noise is None else [NOISE]
-            whole = [WHOLE] if last != NOISE and self._can_fuse else []
-            yield from self._captures([("part", self._sizes.largest), *noise, *whole, UPDATE], step)
+            yield from self._captures([("part", self._sizes.largest), *noise, *others, UPDATE], step)
             self._is_settled = True
         if last == WHOLE:
             self._feed.next_part()
@@ -189,14 +177,13 @@ class CapturedSteps:
                 self._add_noise(step)
             else:
                 yield from self._done(NOISE, step)
-        if last != NOISE:
-            yield from self._captures([last], step)
+        yield from self._captures([last], step)
 
     def _done(self, piece: Piece, step: int) -> Iterator[Undone]:
         """Work that Python does itself in the first steps, and captures once before it is replayed in the others."""
         if step < self._captured_from:
             must_not_wait = step == self._captured_from - 1
-            yield self._maker.without_waiting() if must_not_wait else nullcontext(), self._work(piece, step)
+            yield NoSync(self._device.type) if must_not_wait else nullcontext(), self._work(piece, step)
         else:
             yield from self._captures([piece], step)
             self._graphs[self._key(piece, step)].replay()
@@ -209,7 +196,7 @@ class CapturedSteps:
 
     @contextmanager
     def _capture(self, key: Hashable) -> Iterator[None]:
-        with self._maker.capture(self._host_state) as graph:
+        with self._recorder.capture(self._host_state) as graph:
             yield
         self._graphs[key] = graph
 
@@ -303,14 +290,14 @@ class CapturedSteps:
             return ResidentFeed(work.records, [run.sampler for run in self._runs], self._sizes, first_step)
         return StreamedFeed(batches_of(work, first_step), work.records.empty, self._sizes, work.device)
 
-    def _give_up(self, error: Exception, step: int, goes_on_at: int | None = None) -> EagerSteps:
-        """Eager steps from here on."""
+    def _give_up(self, error: Exception, step: int) -> EagerSteps:
+        """Eager steps from this one on. `how` is settled by the first captured step: no later batch may change it."""
         is_memory = isinstance(error, torch.OutOfMemoryError)  # whose text has sizes, which are those of a batch
         reason = "out of memory" if is_memory else (str(error).strip() or type(error).__name__).splitlines()[0]
         warn(f"These steps cannot be captured as CUDA graphs; they are taken one by one, which is slower: {reason}")
         if not self._is_settled:
-            self._how = EagerSteps.how
-        self._eager = EagerSteps(self._runs, self.states, goes_on_at or step, self._ledgers)
+            self.how = EagerSteps.how
+        self._eager = EagerSteps(self._runs, self.states, step, self._ledgers)
         self.states = self._eager.states  # one list from here on
         return self._eager
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dpbnn.clipping import clip_and_sum
 from dpbnn.data.read_ahead import read_ahead
-from dpbnn.data.records import Batch
+from dpbnn.data.records import Batch, DatasetRecords
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.noise.mechanism import add_noise
 from dpbnn.training.steps.work import Work
@@ -27,7 +27,7 @@ class EagerSteps:
         self._batches = [batches_of(work, first_step) for work in runs]
 
     def release(self, step: int) -> list[NoisySum]:
-        """One release of each run: the only lines that see records and what becomes of them."""
+        """What this step makes public of each run: no other lines see records and what becomes of them."""
         released = []
         for index, (work, state, batches) in enumerate(zip(self._runs, self.states, self._batches, strict=True)):
             x, y = next(batches)
@@ -48,17 +48,19 @@ class EagerSteps:
         return released
 
     def take(self, noisy: Sequence[NoisySum], step: int) -> None:
-        """Update."""
+        """Update the states with what was released."""
         for index, (work, one) in enumerate(zip(self._runs, noisy, strict=True)):
             self.states[index] = work.method.update(self.states[index], one, step)
             work.method.end_step(self.states[index], step)
 
     def release_and_take(self, step: int) -> None:
-        """Both."""
+        """Release and update, where nobody looks at what is released."""
         self.take(self.release(step), step)
 
 
 def batches_of(work: Work, first_step: int) -> Iterator[Batch]:
     """The Poisson batches of a run from this step on, on its device."""
-    batches = work.records.batches(work.sampler, first_step, work.plan.steps, work.execution.dataset_workers)
-    return read_ahead(batches, work.device, work.read_when_asked)
+    records, workers = work.records, work.execution.dataset_workers
+    batches = records.batches(work.sampler, first_step, work.plan.steps, workers)
+    runs_users_code = isinstance(records, DatasetRecords) and workers == 0
+    return read_ahead(batches, work.device, when_asked=runs_users_code)

@@ -92,7 +92,7 @@ def largest_part(written_out: int, num_records: int, sampling_rate: float) -> in
 
 def sizes_for(runs: Sequence[Work]) -> Sizes:
     """The sizes of parts that suit all of these runs."""
-    count = max(work.size_for_memory for work in runs)
+    count = max(max(work.plan.dataset_size, len(work.records)) for work in runs)
     rate = max(work.plan.sampling_rate for work in runs)
     limits = [
         work.execution.micro_batch_size or largest_part(work.checked.numbers_written_out, count, rate) for work in runs

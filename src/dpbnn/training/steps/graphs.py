@@ -36,10 +36,6 @@ class Graphs:
         self._stream = torch.cuda.Stream(device, FIRST)
         self._is_first = True
 
-    def without_waiting(self) -> "NoSync":
-        """Inside, whatever would make the host wait for the device raises."""
-        return NoSync(self._device.type)
-
     @contextmanager
     def capture(self, host_state: Callable[[], Any]) -> Iterator[torch.cuda.CUDAGraph]:
         """Capture the work inside, without doing it; raises if it changes the host's state."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from dpbnn.clipping import CheckedModel, ClippingSettings, refuse_inexact_sums
 from dpbnn.clipping.objective import wide
 from dpbnn.clipping.summation import LARGEST_PART
-from dpbnn.data.records import DatasetRecords, Records
+from dpbnn.data.records import Records
 from dpbnn.device.execution import Execution
 from dpbnn.methods import Method
 from dpbnn.privacy.noise.randomness import Randomness
@@ -47,11 +47,6 @@ class Work:
     def device(self) -> torch.device:
         """Where the model is."""
         return next(self.checked.objective.model.parameters()).device
-
-    @property
-    def size_for_memory(self) -> int:
-        """The number of records for which memory is reserved: the plan's, or the true one if larger."""
-        return max(self.plan.dataset_size, len(self.records))
 
     @property
     def largest_batch(self) -> int:
@@ -125,8 +120,3 @@ class Work:
                 micro_batch_size=self.execution.micro_batch_size,
                 precision=self.execution.precision,
             )
-
-    @property
-    def read_when_asked(self) -> bool:
-        """Whether reading a batch runs the user's code in this process: a `Dataset` that no worker reads."""
-        return isinstance(self.records, DatasetRecords) and self.execution.dataset_workers == 0
