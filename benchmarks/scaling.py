@@ -63,9 +63,7 @@ def of_kept(keep_as: Callable[[int], Keeping], count: int) -> Step:
     def keep() -> None:
         store = keep_as(count).open(weights, count)
         for step in range(count):
-            store.expect(step)
-            store.write(step, weights)
-            store.enter(step, weights, 1.0)
+            store.keep(step, weights, 1.0)
 
     return keep
 

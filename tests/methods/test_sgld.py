@@ -100,7 +100,6 @@ class WithoutTheFactor(dpbnn.SGLD):
         for name, noise in state.langevin_noise.views.items():
             state.weights[name].add_(noise, alpha=(2 * rate) ** 0.5)
         assert n > 1
-        state.store.write(step, state.weights)
         return state
 
 

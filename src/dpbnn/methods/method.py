@@ -86,7 +86,7 @@ class Method(ABC, Generic[State]):
         """The state after this step's release; may use tensors that this step's `weights` has written."""
 
     def end_step(self, state: State, step: int) -> None:
-        """Work on the host after `update` that no CUDA graph holds, such as counting samples."""
+        """Work on the host after `update` that no CUDA graph holds, such as keeping samples."""
         return
 
     @abstractmethod

@@ -138,21 +138,17 @@ class SGLD(Method[SGLDState]):
         return SGLDState(own, self.keep_as.open(own, plan.steps), plan, seed, langevin_noise)
 
     def begin_step(self, state: SGLDState, step: int) -> Hashable | None:
-        """Make room for the iterate; without privacy, draw the Langevin noise.
-
-        The phase is the learning rate, and whether the iterate is kept.
-        """
-        state.store.expect(step)
+        """Without privacy, draw the Langevin noise. The phase is the learning rate."""
         if state.langevin_noise is not None:
             state.langevin_noise.draw_normals(derived_seed(state.seed, step))
-        return value_at(self.learning_rate, step), state.store.is_kept(step)
+        return value_at(self.learning_rate, step)
 
     def weights(self, state: SGLDState, step: int) -> Weights:
         """The current weights."""
         return state.weights
 
     def update(self, state: SGLDState, noisy: NoisySum, step: int) -> SGLDState:
-        """``w <- w - n eta (G / B + grad r(w) / n)``: DP-SGD with the learning rate n eta. Keeps the iterate if due."""
+        """``w <- w - n eta (G / B + grad r(w) / n)``: DP-SGD with the learning rate n eta."""
         plan, rate = state.plan, value_at(self.learning_rate, step)
         from_prior = prior_term(self.prior, state.weights, plan.dataset_size)
         terms = [from_prior, Term(noisy.gradients, plan.batch_size)]
@@ -160,12 +156,11 @@ class SGLD(Method[SGLDState]):
         if state.langevin_noise is not None:
             scale = math.sqrt(2 * rate * (1.0 if self.temperature is None else self.temperature))
             Term(state.langevin_noise.views, 1.0).add_to(state.weights, scale)
-        state.store.write(step, state.weights)
         return state
 
     def end_step(self, state: SGLDState, step: int) -> None:
-        """Count the iterate, as important as its learning rate."""
-        state.store.enter(step, state.weights, value_at(self.learning_rate, step))
+        """Keep the iterate, as important as its learning rate."""
+        state.store.keep(step, state.weights, value_at(self.learning_rate, step))
 
     def to_posterior(self, state: SGLDState) -> Posterior:
         """What was kept of the chain."""

@@ -18,16 +18,10 @@ def chain(steps, seed=0, dtype=torch.float32):
         yield {name: part.view(shape) for (name, shape), part in zip(SHAPES.items(), parts, strict=True)}
 
 
-def offer(store, step, weights, importance):
-    store.expect(step)
-    store.write(step, weights)
-    store.enter(step, weights, importance)
-
-
 def kept(keeping, steps=200, importance=lambda step: 1.0, **options):
     store = keeping.open(LIKE, steps)
     for step, weights in enumerate(chain(steps, **options)):
-        offer(store, step, weights, importance(step))
+        store.keep(step, weights, importance(step))
     return store
 
 
@@ -39,5 +33,5 @@ def flat_samples(steps=200, first=100, **options):
 def half(store, **options):
     """Most of a chain; 5 samples of it are kept."""
     for step, weights in enumerate(list(chain(200, **options))[:150]):
-        offer(store, step, weights, 1.0)
+        store.keep(step, weights, 1.0)
     return store

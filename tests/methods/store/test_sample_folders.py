@@ -11,7 +11,7 @@ from torch import nn
 
 import dpbnn
 from dpbnn.methods.store import reserved, sample_folders
-from tests.methods.store.chains import LIKE, chain, flat_samples, half, kept, offer
+from tests.methods.store.chains import LIKE, chain, flat_samples, half, kept
 from tests.training.checkpoint.crashing import in_a_child, status_of
 from tests.training.checkpoint.interrupting import Interrupt, fit_interrupted
 from tests.training.test_fit import X, Y, fit, plan
@@ -158,7 +158,7 @@ def test_samples_on_disk_belong_to_one_run(tmp_path):
             half(other, seed=1)
     for step, weights in enumerate(chain(200)):
         if step >= 150:
-            offer(first, step, weights, 1.0)
+            first.keep(step, weights, 1.0)
     expected = flat_samples()[9::10]
     found = torch.stack([torch.cat([own[name].flatten() for name in LIKE]) for own in first.posterior({}).draw(100, 0)])
     assert torch.equal(found, expected)
@@ -224,7 +224,7 @@ def test_a_resumed_run_refuses_samples_on_disk_that_are_not_its_own(tmp_path, ha
         again.load_state_dict(saved)
         for step, weights in enumerate(chain(200)):
             if step >= 150:
-                offer(again, step, weights, 1.0)
+                again.keep(step, weights, 1.0)
         expected = list(chain(200))[109::10]
         for found, weights in zip(again.posterior({}).draw(100, seed=0), expected, strict=True):
             assert all(torch.equal(found[name], values) for name, values in weights.items())

@@ -3,10 +3,7 @@
 >>> import torch
 >>> store = KeepSamples(thin=2).open({"w": torch.zeros(3)}, steps=12)
 >>> for step in range(12):
-...     iterate = {"w": torch.full((3,), float(step))}
-...     store.expect(step)
-...     store.write(step, iterate)
-...     store.enter(step, iterate, importance=1.0)
+...     store.keep(step, {"w": torch.full((3,), float(step))}, importance=1.0)
 >>> [weights["w"][0].item() for weights in store.posterior({}).draw(10, seed=0)]
 [7.0, 9.0, 11.0]
 """
@@ -24,7 +21,7 @@ import torch
 from dpbnn import _validate
 from dpbnn.errors import DpbnnError
 from dpbnn.methods.store.sample_folders import SampleFolder
-from dpbnn.methods.store.window import Window
+from dpbnn.methods.store.window import Window, check_window
 from dpbnn.posterior import WeightSamples
 from dpbnn.types import Weights
 
@@ -56,10 +53,7 @@ class KeepSamples:
     path: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        if self.burn_in is not None:
-            _validate.whole_number("burn_in", self.burn_in, at_least=0)
-        if self.thin is not None:
-            _validate.whole_number("thin", self.thin)
+        check_window(self.burn_in, self.thin)
         _validate.whole_number("max_samples", self.max_samples, at_least=2)
         _validate.whole_number("max_bytes", self.max_bytes)
         if self.dtype is not None:
@@ -91,27 +85,12 @@ class SampleStore:
         self.window, self.samples = window, samples
         self.importance = torch.zeros(window.count, dtype=torch.float64)
         self.count = 0
-        device = next((values.device for values in samples.values()), None)
-        self._place = torch.zeros(1, dtype=torch.int64, device=device)
 
-    def is_kept(self, step: int) -> bool:
-        """Whether the window holds the step."""
-        return self.window.holds(step)
-
-    def expect(self, step: int) -> None:
-        """Point to the next free place."""
-        if self.is_kept(step):
-            self._place.fill_(self.count)
-
-    def write(self, step: int, weights: Weights) -> None:
-        """Copy the iterate to where `expect` has pointed: a place that the device looks up."""
-        if self.is_kept(step):
+    def keep(self, step: int, weights: Weights, importance: float) -> None:
+        """Keep a copy of the iterate after this step, if the window holds the step."""
+        if self.window.holds(step):
             for name, values in weights.items():
-                self.samples[name].index_copy_(0, self._place, values[None].to(self.samples[name].dtype))
-
-    def enter(self, step: int, weights: Weights, importance: float) -> None:
-        """Count the iterate."""
-        if self.is_kept(step):
+                self.samples[name][self.count].copy_(values)
             self.importance[self.count] = importance
             self.count += 1
 
@@ -128,7 +107,7 @@ class SampleStore:
         return {"count": self.count, "importance": self.importance.clone(), "samples": samples}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go back to what was saved; what was kept since is written over."""
+        """Go back to what was saved; samples that were kept since are written over."""
         self.count = saved["count"]
         self.importance.copy_(saved["importance"])
         for name, values in saved["samples"].items():
@@ -148,32 +127,25 @@ class MappedStore(SampleStore):
         self.token: object = secrets.token_hex(TOKEN_BYTES)
         self._digest = hashlib.blake2b()
 
-    def expect(self, step: int) -> None:
-        """There is no place to point to."""
-
-    def write(self, step: int, weights: Weights) -> None:
-        """A device cannot do it alone: `enter` does."""
-
-    def enter(self, step: int, weights: Weights, importance: float) -> None:
-        """Copy the iterate to disk, and count it."""
-        if self.is_kept(step):
-            for name, values in self._mapped().items():
-                values[self.count].copy_(weights[name])
-            self._add_to_digest(self.count)
-        super().enter(step, weights, importance)
+    def keep(self, step: int, weights: Weights, importance: float) -> None:
+        """Keep a copy on disk, and add it to the digest."""
+        if self.window.holds(step):
+            self._map()
+            super().keep(step, weights, importance)
+            self._add_to_digest(self.count - 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is not on disk already; from now on a checkpoint may go on with the folder, and nobody else."""
-        self._mapped()
+        """What is not on disk; from now on a run with this checkpoint may go on with the folder, and no other."""
+        self._map()
         kept = {"count": self.count, "importance": self.importance.clone(), "samples": {}}
         return kept | {"token": self.token, "digest": self._digest.copy().digest()}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go back to what was saved, if it is all there."""
+        """Go back to what was saved, if all samples are there as they were."""
         super().load_state_dict(saved)
         self.token = saved.get("token")
         if self.folder.is_of(self.token):
-            self._mapped()
+            self._map()
             for index in range(self.count):
                 self._add_to_digest(index)
         if not self.samples or self._digest.digest() != saved["digest"]:
@@ -182,10 +154,9 @@ class MappedStore(SampleStore):
                 "not cover them; delete its checkpoint and start again. What it has released stays spent."
             )
 
-    def _mapped(self) -> Weights:
+    def _map(self) -> None:
         if not self.samples:
             self.samples = self.folder.mapped(self.token)
-        return self.samples
 
     def _add_to_digest(self, index: int) -> None:
         for values in self.samples.values():

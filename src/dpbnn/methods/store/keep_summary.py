@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpbnn import _validate
-from dpbnn.methods.store.window import Window
+from dpbnn.methods.store.window import Window, check_window
 from dpbnn.posterior import LowRankGaussian, WeightSamples
 from dpbnn.posterior.effective_sample_size import traced_positions
 from dpbnn.types import Weights
@@ -38,10 +38,7 @@ class KeepSummary:
 
     def __post_init__(self) -> None:
         _validate.whole_number("rank", self.rank)
-        if self.burn_in is not None:
-            _validate.whole_number("burn_in", self.burn_in, at_least=0)
-        if self.thin is not None:
-            _validate.whole_number("thin", self.thin)
+        check_window(self.burn_in, self.thin)
 
     @property
     def folder(self) -> None:
@@ -72,24 +69,14 @@ class SummaryStore:
         """How many iterates are not in the sums yet."""
         return len(self.trace) - self.folded
 
-    def is_kept(self, step: int) -> bool:
-        """Whether the window holds the step."""
-        return self.window.holds(step)
-
-    def expect(self, step: int) -> None:
-        """Nothing to make ready."""
-
-    def write(self, step: int, weights: Weights) -> None:
-        """Nothing that a device could do alone."""
-
-    def enter(self, step: int, weights: Weights, importance: float) -> None:
-        """Take the iterate into the summary."""
-        if not self.is_kept(step):
+    def keep(self, step: int, weights: Weights, importance: float) -> None:
+        """Take the iterate after this step into the summary, if the window holds the step."""
+        if not self.window.holds(step):
             return
         for name, values in weights.items():
             self.waiting[name][self.num_waiting].copy_(values.flatten())
-        seen = [values.flatten()[self.positions[name].to(values.device)] for name, values in weights.items()]
-        self.trace.append(torch.cat([values.double().cpu() for values in seen]))
+        traced = [values.flatten()[self.positions[name].to(values.device)] for name, values in weights.items()]
+        self.trace.append(torch.cat([values.double().cpu() for values in traced]))
         self.importance.append(importance)
         if self.num_waiting == self.block:
             self._fold()

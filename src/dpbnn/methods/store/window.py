@@ -9,9 +9,17 @@ from dataclasses import dataclass
 from dpbnn import _validate
 from dpbnn.errors import DpbnnError
 
-__all__ = ["Window"]
+__all__ = ["Window", "check_window"]
 
 FEWEST = 2
+
+
+def check_window(burn_in: int | None, thin: int | None) -> None:
+    """Refuse what cannot be a window of any run; None leaves the choice to `Window.over`."""
+    if burn_in is not None:
+        _validate.whole_number("burn_in", burn_in, at_least=0)
+    if thin is not None:
+        _validate.whole_number("thin", thin)
 
 
 @dataclass(frozen=True)
