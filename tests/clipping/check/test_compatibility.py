@@ -55,7 +55,7 @@ def refuses(model, shape, message):
         clipped_gradient_sum(model, Categorical(), x, torch.zeros(4, dtype=torch.long), 1.0)
 
 
-@pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
+@pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning", "ignore:.*torch.jit.*:DeprecationWarning")
 @pytest.mark.parametrize("name", REFUSED)
 def test_layers_that_cannot_be_private_are_refused_by_name(name):
     make, shape, message = REFUSED[name]
