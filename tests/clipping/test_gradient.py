@@ -13,7 +13,7 @@ from torch import nn
 
 import dpbnn
 from dpbnn.clipping import check_model
-from dpbnn.clipping.gradient import ROWS_ALIKE
+from dpbnn.clipping.parts import ROWS_ALIKE
 
 GAUSSIAN = dpbnn.HomoscedasticGaussian(noise_std=1.0)
 X, Y = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
@@ -88,7 +88,7 @@ def test_captured_work_is_redirected_whatever_the_trial_saw():
     weights = work.checked.objective.model_weights()
     x, y = torch.randn(4, 5), torch.zeros(4, dtype=torch.long)
     before = torch.get_rng_state()
-    clip_and_sum(work.checked, weights, x, y, ClippingSettings(1.0), masks=masks, no_sync=True)
+    clip_and_sum(work.checked, weights, x, y, ClippingSettings(1.0, no_sync=True), masks=masks)
     assert torch.equal(before, torch.get_rng_state())
 
 

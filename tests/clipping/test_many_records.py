@@ -11,7 +11,7 @@ from torch import nn
 
 import dpbnn
 from dpbnn.audit.rounding import that_round_both_ways
-from dpbnn.clipping import ClippingSettings, check_model, clip_and_sum, gradient
+from dpbnn.clipping import ClippingSettings, Sums, check_model, clip_and_sum, gradient
 from dpbnn.clipping.forms import deferred
 from dpbnn.clipping.forms.deferred import Deferred
 from dpbnn.clipping.forms.joint import Joint
@@ -99,15 +99,15 @@ def moved(checked, where, x, y, micro_batch_size=None, **how):
 @pytest.fixture
 def forms_seen(monkeypatch):
     """The forms whose sums were taken; a linear layer on positions waits, however little there is of it."""
-    seen, add = set(), gradient._Total.add
+    seen, squares = set(), gradient._squares
     monkeypatch.setattr(deferred, "SMALL", 0)
     monkeypatch.setattr(deferred, "MOST_ON_CUDA", 0)
 
-    def noted(total, name, values, factors):
+    def noted(values):
         seen.add(type(values))
-        add(total, name, values, factors)
+        return squares(values)
 
-    monkeypatch.setattr(gradient._Total, "add", noted)
+    monkeypatch.setattr(gradient, "_squares", noted)
     return seen
 
 
@@ -162,7 +162,9 @@ def test_a_batch_that_may_be_large_is_not_rounded_when_it_is_small(name):
     (sums,) = clip_and_sum(checked, where, x, y, ClippingSettings(1.0, in_float64=True)).gradients.values()
     assert float(sums.abs().sum()) == float(values.sum())
     into = {name: torch.full_like(sums, math.nan) for name in checked.objective.model_weights()}
-    (again,) = clip_and_sum(checked, where, x, y, ClippingSettings(1.0, in_float64=True), into=into).gradients.values()
+    (again,) = clip_and_sum(
+        checked, where, x, y, ClippingSettings(1.0, in_float64=True), sums=Sums(into)
+    ).gradients.values()
     assert again is next(iter(into.values()))
     assert torch.equal(again, sums)
 
@@ -177,7 +179,7 @@ def test_parts_are_added_onto_the_sums_of_those_before(name):
     }
     for part in (slice(0, 512), slice(512, 1024)):
         found = clip_and_sum(
-            checked, where, x[part], y[part], ClippingSettings(1.0), onto=onto, together=10_000
+            checked, where, x[part], y[part], ClippingSettings(1.0), sums=Sums(onto, True, 10_000)
         ).gradients
         assert all(found[key] is onto[key] for key in onto)
     assert sum(float(total.abs().sum()) for total in onto.values()) == float(values.sum())

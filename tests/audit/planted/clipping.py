@@ -7,9 +7,9 @@ from torch import nn
 
 import dpbnn
 from dpbnn.audit.rounding import audit_rounding
-from dpbnn.clipping import engines, gradient, summation
+from dpbnn.clipping import engines, gradient, parts, summation
 from dpbnn.clipping.check import compatibility, trial
-from dpbnn.clipping.forms.per_record import Dense
+from dpbnn.clipping.forms.per_record import Dense, Target
 from dpbnn.training.steps import eager
 from dpbnn.training.steps import work as steps_work
 from dpbnn.types import ClippedSum
@@ -233,8 +233,8 @@ def mixing_not_refused(patch):
 
 
 def sums_in_float32(patch):
-    for module, name in ((gradient, "LARGEST_PART"), (steps_work, "LARGEST_PART"), (summation, "LARGEST_PART")):
-        patch.setattr(module, name, 2**30)
+    for module in (gradient, parts, steps_work, summation):
+        patch.setattr(module, "LARGEST_PART", 2**30)
 
 
 def sums_in_a_row(patch):
@@ -243,14 +243,15 @@ def sums_in_a_row(patch):
 
 
 def parts_stored_in_float32(patch):
-    original = gradient._Total.add
+    original = gradient._clip_and_sum_one_part
 
-    def planted(self, name, values, factors):
-        own = gradient._Total({}, None, self.together, is_wide=False)
-        original(own, name, values, factors)
-        self.sums[name] = self.sums.get(name, 0) + own.sums[name].float().double()
+    def planted(gradients, present, settings, observe, total, targets):
+        part, in_float32 = {}, {name: Target(together=target.together) for name, target in targets.items()}
+        original(gradients, present, settings, observe, part, in_float32)
+        for name, values in part.items():
+            total[name] = total.get(name, 0) + values.float().double()
 
-    patch.setattr(gradient._Total, "add", planted)
+    patch.setattr(gradient, "_clip_and_sum_one_part", planted)
 
 
 BUGS = [

@@ -109,18 +109,17 @@ def of_automatic_factors(change):
 def mean_and_spread_apart(patch):
     original = gradient._clip_and_sum_one_part
 
-    def planted(gradients, present, settings, observe, total, no_sync):
+    def planted(gradients, present, settings, observe, total, targets):
         how = present, settings, observe
         if not any(isinstance(own, Joint) for own in gradients.values()):
-            original(gradients, *how, total, no_sync)
+            original(gradients, *how, total, targets)
             return
         dense = {name: own.dense().values for name, own in dict(gradients).items()}
-        halves = [replace(total, sums={}, into=None) for _ in range(2)]
+        halves, anywhere = ({}, {}), {name: target.anywhere() for name, target in targets.items()}
         for index, half in enumerate(halves):
-            original({name: Dense(own[:, index]) for name, own in dense.items()}, *how, half, no_sync)
+            original({name: Dense(own[:, index]) for name, own in dense.items()}, *how, half, anywhere)
         for name in dense:
-            both = torch.stack([half.sums[name] for half in halves])
-            total.sums[name] = total.sums.get(name, 0) + both
+            total[name] = total.get(name, 0) + torch.stack([half[name] for half in halves])
 
     patch.setattr(gradient, "_clip_and_sum_one_part", planted)
 

@@ -6,7 +6,9 @@ from torch import Tensor
 from dpbnn.clipping.check.compatibility import CheckedModel
 from dpbnn.clipping.check.synthetic import synthetic_records
 from dpbnn.clipping.engines import ENGINES
-from dpbnn.clipping.gradient import cast, draws_of, jointly, part_size
+from dpbnn.clipping.forms.joint import jointly
+from dpbnn.clipping.gradient import cast, draws_of
+from dpbnn.clipping.parts import part_size
 from dpbnn.clipping.summation import refuse_inexact
 from dpbnn.device.execution import computing_in, full_precision
 from dpbnn.device.generators import Generators, drawing_from
@@ -34,6 +36,6 @@ def refuse_inexact_sums(
     with drawing_from(Generators.seeded(0)), torch.inference_mode(False), computing_in(precision, x.device):
         x, y = synthetic_records(checked.objective, x, y, part, checked.num_outputs)
         at_each = [ENGINES[checked.engine](checked.objective, weights, x, y) for weights in draws_of(where)]
-        with full_precision(x.device):
+        with full_precision(x.device), torch.no_grad():
             gradients = jointly(at_each, where, part)
     refuse_inexact(largest_batch, part, max((values.terms for values in gradients.values()), default=1))

@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dpbnn.clipping.forms.per_record import SMALLEST_NORM, Dense, Outer, PerRecordGradient, least_of_terms
+from dpbnn.clipping.forms.per_record import (
+    ANYWHERE,
+    SMALLEST_NORM,
+    Dense,
+    Outer,
+    PerRecordGradient,
+    Target,
+    least_of_terms,
+)
 from dpbnn.clipping.objective import wide
 
 __all__ = ["Deferred", "made"]
@@ -30,7 +38,7 @@ record whose terms cancel counts at least as ``T 2^-24 / PRODUCT_SHARE`` of thes
 
 
 @dataclass(frozen=True)
-class Deferred:
+class Deferred(PerRecordGradient):
     """``sum_t output_gradients_t inputs_t'`` for each record: ``[records, 1, positions, ...]`` in any precision."""
 
     inputs: Tensor
@@ -69,16 +77,14 @@ class Deferred:
         return outer.finite() if self.must_be_finite else outer
 
     @property
-    def terms(self) -> int:  # noqa: D102 - the protocol says it, here and below
+    def terms(self) -> int:  # noqa: D102 - the base class says it, here and below
         return self.inputs.shape[2]
 
     def squared_norms(self) -> Tensor:  # noqa: D102
         return self.squares
 
-    def weighted_sum(  # noqa: D102
-        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
-    ) -> Tensor:
-        return self.made().weighted_sum(factors, out, together, dtype)
+    def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:  # noqa: D102
+        return self.made().weighted_sum(factors, target)
 
     def finite(self) -> "Deferred":  # noqa: D102
         return replace(self, must_be_finite=True)

@@ -10,7 +10,7 @@ g_ij is its gradient at draw j, M_j what a change of the spread does to that dra
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import TypeGuard
 
 import torch
@@ -18,17 +18,19 @@ from torch import Tensor
 
 from dpbnn.clipping import summation
 from dpbnn.clipping.forms.per_record import (
+    ANYWHERE,
     LONGEST_FLOAT32_SUM,
     Dense,
     Outer,
     PerRecordGradient,
+    Target,
     combine,
     least_of_terms,
-    placed,
-    type_of_sum,
 )
+from dpbnn.clipping.objective import wide
+from dpbnn.types import Draws, Weights
 
-__all__ = ["Joint", "is_one_product"]
+__all__ = ["Joint", "is_one_product", "jointly"]
 
 SMALLEST = 1e-30
 
@@ -39,7 +41,7 @@ def is_one_product(gradient: PerRecordGradient) -> TypeGuard[Outer]:
 
 
 @dataclass(frozen=True)
-class Joint:
+class Joint(PerRecordGradient):
     """The gradients of all records for one weight: `draws` and `multipliers` hold one entry for each draw."""
 
     draws: tuple[Outer, ...]
@@ -57,7 +59,7 @@ class Joint:
         return Dense(torch.stack([in_mean, in_spread], dim=1))
 
     @property
-    def terms(self) -> int:  # noqa: D102 - the protocol says it, here and below
+    def terms(self) -> int:  # noqa: D102 - the base class says it, here and below
         return 1 if len(self.draws) == 1 else 2 * len(self.draws) + 1
 
     def squared_norms(self) -> Tensor:
@@ -87,16 +89,14 @@ class Joint:
         # The sum below is rounded per draw: a record whose draws cancel almost wholly counts by its draws.
         return torch.maximum(total, (least_of_terms(self.multipliers[0].dtype) * largest).square())
 
-    def weighted_sum(
-        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
-    ) -> Tensor:
+    def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:
         """``[2, *shape]``: in the mean, and in the spread. Draws that cancel do so in float64."""
         if len(self.draws) == 1:
-            total = self.draws[0].weighted_sum(factors, None, together, dtype if out is None else out.dtype)
-            return placed(torch.stack([total, total * self.multipliers[0]]), out)
-        some = summation.slices(len(factors), self.terms, together or len(factors))
-        both = reduce(Tensor.add_, (self._in_float64(own, factors[own]) for own in some))
-        return placed(both.to(type_of_sum(self.multipliers[0], out, dtype)), out)
+            total = self.draws[0].weighted_sum(factors, target.anywhere())
+            return target.place(torch.stack([total, total * self.multipliers[0]]))
+        slices = summation.slices(len(factors), self.terms, target.together or len(factors))
+        both = reduce(Tensor.add_, (self._in_float64(some, factors[some]) for some in slices))
+        return target.place(both.to(target.type_for(self.multipliers[0])))
 
     def _in_float64(self, some: slice, factors: Tensor) -> Tensor:
         """The sum over some of the records, whose draws cancel at once."""
@@ -113,6 +113,24 @@ class Joint:
         written = Joint.of([term.dense() for term in self.draws], self.multipliers)
         assert isinstance(written, Dense)
         return written
+
+
+def jointly(
+    at_each: list[dict[str, PerRecordGradient]], where: Weights | Draws, records: int
+) -> dict[str, PerRecordGradient]:
+    """Per-record gradients by weight: joint over several draws of the weights, at each of which some were taken.
+
+    A draw whose gradients do not reach a weight counts as zeros. Those at each draw are let go.
+    """
+    if not isinstance(where, Draws):
+        return at_each.pop()
+    joint = {}
+    for name in {name: None for gradients in at_each for name in gradients}:
+        like = wide(where.weights[0][name])
+        zeros = partial(like.new_zeros, (records, *like.shape))
+        terms = [gradients.pop(name) if name in gradients else Dense(zeros()) for gradients in at_each]
+        joint[name] = Joint.of(terms, [multipliers[name] for multipliers in where.multipliers])
+    return joint
 
 
 def _directions(term: Outer) -> tuple[Tensor, Tensor, Tensor]:

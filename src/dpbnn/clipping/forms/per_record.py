@@ -1,11 +1,9 @@
 """Gradients of every record of a batch for one parameter, in the cheapest form that yields exact norms.
 
-Four forms, one protocol (`squared_norms`, `weighted_sum`):
-
-* `Dense`: one gradient per record, written out: ``[records, *parameter]``.
-* `Outer`: a product of layer inputs and output gradients, ``sum_t g_t a_t'`` per record, not written out
-  when that is cheaper (ghost norm).
-* `SparseRows`: gradients that touch only some rows of the parameter, as those of an embedding do.
+* `Dense`: written out, ``[records, *parameter]``.
+* `Outer`: products of layer inputs and output gradients, ``sum_t g_t a_t'``, where it is cheaper to write nothing out
+  (ghost norm).
+* `SparseRows`: some rows of the parameter alone, as in an embedding.
 * `Reordered`: one of these in another order of the parameter's dimensions, in which it was cheaper to compute.
 
 Guarantees:
@@ -17,9 +15,9 @@ References: Goodfellow 2015 (arXiv 1510.01799) for one position; Li et al. 2022 
 Bu et al. 2023 (arXiv 2210.00038) for choosing between them by cost.
 """
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,17 +25,17 @@ from torch import Tensor
 from dpbnn.clipping import fused, summation
 
 __all__ = [
+    "ANYWHERE",
     "LONGEST_FLOAT32_SUM",
     "Dense",
     "Outer",
     "PerRecordGradient",
     "Reordered",
     "SparseRows",
+    "Target",
     "combine",
     "least_of_terms",
-    "placed",
     "row_norms",
-    "type_of_sum",
 ]
 
 ROUNDING_SHARE = 5e-5
@@ -52,62 +50,77 @@ SMALLEST_NORM = 1e-8
 numbers, if they are too small for float32, would be rounded by more than the room for it."""
 
 
-class PerRecordGradient(Protocol):
+@dataclass(frozen=True)
+class Target:
+    """Where a sum is wanted: in this memory, else in this type, else in that of the gradients.
+
+    `together` is how many records are added up in all, if these are not all of them. What is wanted in float64 is not
+    rounded to less on its way, if there are many records.
+    """
+
+    out: Tensor | None = None
+    dtype: torch.dtype | None = None
+    together: int | None = None
+
+    def type_for(self, values: Tensor) -> torch.dtype:
+        """The type of the sum of these values."""
+        return self.dtype or values.dtype if self.out is None else self.out.dtype
+
+    def anywhere(self) -> "Target":
+        """In the same type, in any memory."""
+        return replace(self, out=None, dtype=self.dtype if self.out is None else self.out.dtype)
+
+    def place(self, values: Tensor) -> Tensor:
+        """The values, where they are wanted."""
+        return values if self.out is None else self.out.copy_(values)
+
+
+ANYWHERE = Target()
+
+
+class PerRecordGradient(ABC):
     """The gradients of all records of a batch with respect to one parameter."""
 
     @property
     def terms(self) -> int:
         """How many terms of one record may cancel as they are added up."""
-        ...
+        return 1
 
+    @abstractmethod
     def squared_norms(self) -> Tensor:
         """``|g_i|^2`` for each record i, in float64."""
-        ...
 
-    def weighted_sum(
-        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
-    ) -> Tensor:
-        """``sum_i factors_i g_i``, in the parameter's shape; records with factor zero must hold finite numbers.
+    @abstractmethod
+    def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:
+        """``sum_i factors_i g_i``, in the parameter's shape; records with factor zero must hold finite numbers."""
 
-        `out` is where it is to lie, if it matters; `together` how many records are added up in all, if these are not
-        all of them. It is in the type of `out`, else in `dtype`, else in that of the gradients; what is asked for in
-        float64 is not rounded to less on its way, if there are many records.
-        """
-        ...
-
+    @abstractmethod
     def finite(self) -> "PerRecordGradient":
         """The same with zeros in the place of what is not finite: for records that get the factor zero."""
-        ...
 
+    @abstractmethod
     def dense(self) -> "Dense":
         """The same gradients, written out."""
-        ...
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(PerRecordGradient):
     """One gradient per record, written out; `norms` holds their norms in float64 where they are known already."""
 
     values: Tensor
     norms: Tensor | None = None
 
-    @property
-    def terms(self) -> int:  # noqa: D102 - the protocol says it, here and below
-        return 1
-
-    def squared_norms(self) -> Tensor:  # noqa: D102
+    def squared_norms(self) -> Tensor:  # noqa: D102 - the base class says it, here and below
         rows = self.values.unsqueeze(-1).flatten(1)
         if fused.is_used_for(rows):
             return fused.squares(rows)
         return (row_norms(rows) if self.norms is None else self.norms).square()
 
-    def weighted_sum(  # noqa: D102
-        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
-    ) -> Tensor:
+    def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:  # noqa: D102
         if fused.is_used_for(self.values):
-            return fused.weighted_sum(self.values, factors, out, dtype)
-        wanted = type_of_sum(self.values, out, dtype)
-        return placed(summation.of_rows(self.values, factors, together or len(factors), wanted), out)
+            return fused.weighted_sum(self.values, factors, target.out, target.dtype)
+        together = target.together or len(factors)
+        return target.place(summation.of_rows(self.values, factors, together, target.type_for(self.values)))
 
     def finite(self) -> "Dense":  # noqa: D102
         return self if fused.is_used_for(self.values) else Dense(_finite(self.values))
@@ -117,7 +130,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Outer:
+class Outer(PerRecordGradient):
     """``sum_t output_gradients_t inputs_t'`` for each record and group.
 
     `inputs` is ``[records, groups, positions, d]``, `output_gradients` is ``[records, groups, positions, p]``;
@@ -171,21 +184,16 @@ class Outer:
         pairs = ((a.double(), g.double()) for a, g in parts)
         return torch.cat([((a @ a.mT) * (g @ g.mT)).sum(dim=(1, 2, 3)) for a, g in pairs])
 
-    def weighted_sum(  # noqa: D102
-        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
-    ) -> Tensor:
-        groups, _, d = self.inputs.shape[1:]
-        p = self.output_gradients.shape[3]
-        wanted = type_of_sum(self.output_gradients, out, dtype)
+    def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:  # noqa: D102
+        shape = self.inputs.shape[1], self.output_gradients.shape[3], self.inputs.shape[3]
+        out, wanted = target.out, target.type_for(self.output_gradients)
         added_in = torch.float64 if wanted == torch.float64 else self.inputs.dtype
-        has_place = out is not None and groups == 1 and out.dtype == added_in and out.is_contiguous()
-        total = (
-            out.view(1, p, d) if out is not None and has_place else self.inputs.new_empty(groups, p, d, dtype=added_in)
-        )
-        summation.of_products(self.inputs, self.output_gradients, factors, together or len(factors), total)
+        has_place = out is not None and shape[0] == 1 and out.dtype == added_in and out.is_contiguous()
+        total = out.view(shape) if out is not None and has_place else self.inputs.new_empty(shape, dtype=added_in)
+        summation.of_products(self.inputs, self.output_gradients, factors, target.together or len(factors), total)
         if out is None:
             return total.to(wanted).view(self.shape)
-        return out if has_place else placed(total.view(self.shape), out)
+        return out if has_place else target.place(total.view(self.shape))
 
     def finite(self) -> "Outer":  # noqa: D102
         return self if summation.is_one_launch(self.inputs, self.output_gradients) else self.cleaned()
@@ -203,7 +211,7 @@ class Outer:
 
 
 @dataclass(frozen=True)
-class SparseRows:
+class SparseRows(PerRecordGradient):
     """Gradients that touch only some rows of a ``[rows, width]`` parameter.
 
     Entry k adds ``values[k]`` to row ``rows[k]`` of record ``records[k]``; no (record, row) pair occurs twice, but
@@ -226,19 +234,13 @@ class SparseRows:
         totals = torch.zeros_like(values).index_add_(0, position, values[order])
         return SparseRows(pairs // shape[0], pairs % shape[0], totals, num_records, shape)
 
-    @property
-    def terms(self) -> int:  # noqa: D102
-        return 1
-
     def squared_norms(self) -> Tensor:  # noqa: D102
         squares = row_norms(self.values).square()
         return squares.new_zeros(self.num_records).index_add_(0, self.records, squares)
 
-    def weighted_sum(  # noqa: D102
-        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
-    ) -> Tensor:
-        added_in = summation.type_for(self.values.dtype, together or len(factors))
-        return placed(self.total(factors, added_in).to(type_of_sum(self.values, out, dtype)), out)
+    def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:  # noqa: D102
+        added_in = summation.type_for(self.values.dtype, target.together or len(factors))
+        return target.place(self.total(factors, added_in).to(target.type_for(self.values)))
 
     def total(self, factors: Tensor, dtype: torch.dtype) -> Tensor:
         """``sum_i factors_i g_i``, added up in this type."""
@@ -255,7 +257,7 @@ class SparseRows:
 
 
 @dataclass(frozen=True)
-class Reordered:
+class Reordered(PerRecordGradient):
     """Gradients whose dimensions, put into the order `axes`, are those of a parameter of shape `shape`."""
 
     values: PerRecordGradient
@@ -269,11 +271,9 @@ class Reordered:
     def squared_norms(self) -> Tensor:  # noqa: D102
         return self.values.squared_norms()
 
-    def weighted_sum(  # noqa: D102
-        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
-    ) -> Tensor:
-        total = self.values.weighted_sum(factors, None, together, dtype if out is None else out.dtype)
-        return placed(total.permute(self.axes).reshape(self.shape), out)
+    def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:  # noqa: D102
+        total = self.values.weighted_sum(factors, target.anywhere())
+        return target.place(total.permute(self.axes).reshape(self.shape))
 
     def finite(self) -> "Reordered":  # noqa: D102
         return Reordered(self.values.finite(), self.axes, self.shape)
@@ -325,16 +325,6 @@ def least_of_terms(dtype: torch.dtype) -> float:
     Never less than in float32: what is float64 already has no wider type to be measured and summed in.
     """
     return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps) / ROUNDING_SHARE
-
-
-def type_of_sum(values: Tensor, out: Tensor | None, dtype: torch.dtype | None) -> torch.dtype:
-    """The type that the sum of these values is wanted in."""
-    return dtype or values.dtype if out is None else out.dtype
-
-
-def placed(values: Tensor, out: Tensor | None) -> Tensor:
-    """The values, where they are wanted."""
-    return values if out is None else out.copy_(values)
 
 
 def _finite(values: Tensor) -> Tensor:

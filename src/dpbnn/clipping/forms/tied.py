@@ -15,30 +15,30 @@ from torch import Tensor
 
 from dpbnn.clipping import summation
 from dpbnn.clipping.forms.per_record import (
+    ANYWHERE,
     SMALLEST_NORM,
     Dense,
     Outer,
     PerRecordGradient,
     SparseRows,
+    Target,
     combine,
     least_of_terms,
-    placed,
     row_norms,
-    type_of_sum,
 )
 
 __all__ = ["Tied", "combined"]
 
 
 @dataclass(frozen=True)
-class Tied:
+class Tied(PerRecordGradient):
     """Contributions of a product (one group) and of rows to the same ``[rows, width]`` parameter."""
 
     product: Outer
     rows: SparseRows
 
     @property
-    def terms(self) -> int:  # noqa: D102 - the protocol says it, here and below
+    def terms(self) -> int:  # noqa: D102 - the base class says it, here and below
         return self.product.terms + 1
 
     def squared_norms(self) -> Tensor:
@@ -60,21 +60,20 @@ class Tied:
         a, g = self.product.inputs.double().flatten(1), self.product.output_gradients.double().flatten(1)
         return a.square().sum(dim=1) * g.square().sum(dim=1)
 
-    def weighted_sum(
-        self, factors: Tensor, out: Tensor | None = None, together: int | None = None, dtype: torch.dtype | None = None
-    ) -> Tensor:
+    def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:
         """Both in float64, and rounded once at most: they may cancel within a record."""
-        some = summation.slices(len(factors), self.terms, together or len(factors))
-        total = reduce(Tensor.add_, (self._in_float64(own, factors, together or len(factors)) for own in some))
-        return placed(total.to(type_of_sum(self.rows.values, out, dtype)), out)
+        together = target.together or len(factors)
+        slices = summation.slices(len(factors), self.terms, together)
+        total = reduce(Tensor.add_, (self._in_float64(some, factors, together) for some in slices))
+        return target.place(total.to(target.type_for(self.rows.values)))
 
     def _in_float64(self, some: slice, factors: Tensor, together: int) -> Tensor:
         """The sum over some of the records, whose two parts cancel at once."""
         a, g = self.product.inputs[some], self.product.output_gradients[some]
-        own = torch.zeros_like(factors)  # which rows are whose is not asked: a GPU would have to wait for the answer
-        own[some] = factors[some]
+        of_some = torch.zeros_like(factors)  # which rows are whose is not asked: a GPU would wait for the answer
+        of_some[some] = factors[some]
         total = summation.in_float64(a, g, factors[some], together).view(self.product.shape)
-        return total.add_(self.rows.total(own, torch.float64))
+        return total.add_(self.rows.total(of_some, torch.float64))
 
     def finite(self) -> "Tied":  # noqa: D102
         return Tied(self.product.cleaned(), self.rows.finite())

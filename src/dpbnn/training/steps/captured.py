@@ -12,6 +12,7 @@ Guarantees:
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from dpbnn._warn import warn
-from dpbnn.clipping import clip_and_sum
+from dpbnn.clipping import Sums, clip_and_sum
 from dpbnn.data.records import ResidentRecords, generators_of_the_process
 from dpbnn.device.streams import beside, branches, join
 from dpbnn.models.replica import switches_of
@@ -231,8 +232,8 @@ class CapturedSteps:
     def _part(self, step: int, size: int) -> None:
         """Add the clipped gradients of one part of the batch to the sums."""
         for room, clipped_sum in self._clipped_sums(step, size):
-            onto = room.sums if room.adds_up else None
-            clipped = clipped_sum(together=self._sizes.together, onto=onto).gradients
+            sums = Sums(room.sums if room.adds_up else {}, room.adds_up, self._sizes.together)
+            clipped = clipped_sum(sums=sums).gradients
             for name, total in room.sums.items():
                 if clipped[name] is not total:
                     total.add_(clipped[name])
@@ -242,7 +243,7 @@ class CapturedSteps:
         with beside() as drawing:
             sources = self._noise_sources()
         for room, clipped_sum in self._clipped_sums(step, self._sizes.largest):
-            copied(clipped_sum(into=room.sums).gradients, room.sums)
+            copied(clipped_sum(sums=Sums(room.sums)).gradients, room.sums)
         join(drawing)
         self._add_noise(step, sources)
         self._take(step)
@@ -252,8 +253,9 @@ class CapturedSteps:
         parts = self._feed.read(size)
         for room, state, (x, y, present) in branches(list(zip(self._rooms, self.states, parts, strict=True))):
             work = room.work
-            given = work.checked, work.method.weights(state, step), x, y, work.clipping_at(step)
-            yield room, partial(clip_and_sum, *given, present=present, masks=self._masks, no_sync=True)
+            settings = replace(work.clipping_at(step), no_sync=True)
+            given = work.checked, work.method.weights(state, step), x, y, settings
+            yield room, partial(clip_and_sum, *given, present=present, masks=self._masks)
 
     def _noise_sources(self) -> list[AddsNoise]:
         """What adds each run's noise. That of all runs is drawn together, so that every kind of graph draws alike."""
