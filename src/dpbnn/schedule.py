@@ -4,8 +4,10 @@
 0.1
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import chain, pairwise, repeat
+from itertools import accumulate, chain, groupby, pairwise, repeat
+from operator import itemgetter
 
 from dpbnn._validate import positive, refuse, whole_number
 
@@ -48,14 +50,10 @@ def runs_of(schedule: Schedule, steps: int) -> Runs:
 
 def levels(schedule: Schedule, steps: int) -> Runs:
     """The distinct values over the first `steps` steps, in order of appearance, with their numbers of steps."""
-    found: dict[float, int] = {}
-    left = steps
+    counts: Counter[float] = Counter()
     for value, length in runs_of(schedule, steps):
-        taken = min(length, left)
-        if taken:
-            found[value] = found.get(value, 0) + taken
-        left -= taken
-    return tuple(found.items())
+        counts[value] += min(length, steps - counts.total())
+    return tuple((+counts).items())
 
 
 def value_at(schedule: Schedule, step: int) -> float:
@@ -79,15 +77,10 @@ def combined(function: Callable[..., float], steps: int, *schedules: Schedule) -
     """``function(value, value, ...)`` in every step, as a schedule; results that only rounding tells apart are one."""
     edges = {0, steps}
     for schedule in schedules:
-        position = 0
-        for _, length in runs_of(schedule, steps):
-            position += length
-            edges.add(position)
-    merged: list[tuple[float, int]] = []
-    for start, end in pairwise(sorted(edges)):
-        value = float(f"{function(*(value_at(schedule, start) for schedule in schedules)):.{DIGITS}g}")
-        if merged and merged[-1][0] == value:
-            merged[-1] = (value, merged[-1][1] + end - start)
-        else:
-            merged.append((value, end - start))
-    return merged[0][0] if len(merged) == 1 else tuple(merged)
+        edges.update(accumulate(length for _, length in runs_of(schedule, steps)))
+    pieces = (
+        (float(f"{function(*(value_at(schedule, start) for schedule in schedules)):.{DIGITS}g}"), end - start)
+        for start, end in pairwise(sorted(edges))
+    )
+    merged = tuple((value, sum(length for _, length in same)) for value, same in groupby(pieces, itemgetter(0)))
+    return merged[0][0] if len(merged) == 1 else merged

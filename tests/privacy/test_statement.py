@@ -43,7 +43,7 @@ def test_every_figure_is_plain_data_and_that_of_the_plan():
     [
         (PLAN, ["delta"], "chosen as 0.0001"),
         (PLAN, ["clip_norm"], "clip norm was not given"),
-        (replace(PLAN, delta=0.001), (), "not below 1/1000"),
+        (replace(PLAN, delta=0.001), (), "Delta is at least 1/1000"),
         (replace(PLAN, noise_multiplier=0.3), (), "epsilon above 10 is a weak promise"),
         (replace(PLAN, delta=1e-14), (), "About epsilon: no PLD figure"),
     ],

@@ -1,4 +1,4 @@
-"""Several fits on the same people: what they spend together, and a limit that none of them gets beyond.
+"""Several fits on the same people: their joint cost, and a limit that they keep to.
 
     >>> from dpbnn.privacy.plan import PrivacyPlan
     >>> settings = dict(dataset_size=1000, batch_size=100, steps=50, clip_norm=1.0, delta=1e-6)
@@ -13,7 +13,7 @@ Later fits are chosen after seeing what earlier ones released, so that compositi
     rdp     Renyi divergences at one order add up and are stopped by a filter (Feldman and Zrnic 2021); the order is
             fixed by the first charge, before anything was released, and converts to epsilon at the end
 
-What is charged at once was fixed at once (`fit_many`, a search), and costs what it does together.
+Plans that are charged at once were fixed at once (`fit_many`, a search): their joint cost is charged.
 """
 
 import math
@@ -43,17 +43,17 @@ __all__ = [
 COMPOSITIONS = ("basic", "rdp")
 ORDERS = tuple(1 + 2 ** (k / 4) for k in range(-12, 40))
 ROUNDING = 1e-9
-"""Of the budget: what adding up may be off by."""
+"""The error that adding up may make, relative to the budget."""
 
 HOME = "DPBNN_BUDGET_PROCESS"
-"""Says to processes that are started meanwhile where the open budget is."""
+"""The environment variable that tells processes started meanwhile which process has the open budget."""
 SIGN = "dpbnn-budget"
-"""The name of a file in memory that a process holds while it has an open budget: it says so to older workers."""
+"""The name of a file in memory that a process holds while its budget is open: older workers look for it."""
 
 _open: list["BudgetAccountant"] = []
-"""The one that is open, for all threads of this process."""
+"""The open budget, if there is one, for all threads of this process."""
 _opening = Lock()
-"""Of two threads that open a budget, one finds the other's."""
+"""Held while a budget is opened or closed, so that of two threads one sees the other's budget."""
 
 
 class BudgetError(DpbnnError):
@@ -62,7 +62,7 @@ class BudgetError(DpbnnError):
 
 @dataclass(frozen=True)
 class Together:
-    """Runs that were all fixed beforehand; and, of people whom none of them sees, a release without delta.
+    """Runs that were all fixed beforehand, and a release without delta on the records of other people.
 
     Nobody pays for both: the cost is the larger one.
     """
@@ -72,16 +72,16 @@ class Together:
 
     @property
     def cost(self) -> tuple[float, float]:
-        """Epsilon and delta: added up, or where that is less, by Renyi divergences."""
+        """Epsilon and delta: added up, or by Renyi divergences where that is less."""
         others = self.epsilon_of_others
         epsilon = max(others, math.fsum(plan.epsilon() for plan in self.plans))
-        delta, largest = math.fsum(plan.delta for plan in self.plans), max(plan.delta for plan in self.plans)
-        if len(self.plans) > 1 and (composed := max(others, composed_epsilon(self.plans, largest))) <= epsilon:
-            return composed, largest
-        return epsilon, delta
+        delta = max(plan.delta for plan in self.plans)
+        if len(self.plans) > 1 and (composed := max(others, composed_epsilon(self.plans, delta))) <= epsilon:
+            return composed, delta
+        return epsilon, math.fsum(plan.delta for plan in self.plans)
 
     def divergence(self, order: float) -> float:
-        """Renyi's, of this order."""
+        """The Renyi divergence of this order."""
         from dpbnn.privacy.accountants.rdp import divergences, pure_divergences
 
         runs = math.fsum(float(divergences(plan.charge(), (order,))[0]) for plan in self.plans)
@@ -92,8 +92,8 @@ class BudgetAccountant:
     """A budget for everything that is fitted inside of it, in all threads of this process, all on the same people.
 
     While it is open, fits are refused in all processes that this one has started, and later in those that it started
-    or sent an estimator to meanwhile (``n_jobs``). What processes do that it has not started, or without Linux older
-    ones with models that were not sent meanwhile, has to be charged by hand.
+    or sent an estimator to meanwhile (``n_jobs``). Charge by hand the fits of processes that it has not started, and,
+    on other systems than Linux, those of older processes with models that were not sent meanwhile.
 
     Args:
         epsilon: of all fits together.
@@ -136,7 +136,7 @@ class BudgetAccountant:
                 os.close(self._sign)
 
     def charge(self, *plans: PrivacyPlan, epsilon_of_others: float = 0.0) -> None:
-        """Spend what plans cost that are fixed at once, or refuse all of them (see `Together`)."""
+        """Spend the joint cost of plans that are fixed at once, or refuse all of them (see `Together`)."""
         refuse_elsewhere()
         with self._lock:
             self._charge(Together(plans, epsilon_of_others))
@@ -166,17 +166,17 @@ class BudgetAccountant:
         return self._spent(self.charges, self._order) if self.charges else (0.0, 0.0)
 
     def remaining(self) -> tuple[float, float]:
-        """Epsilon and delta that are not spent yet."""
+        """The epsilon and delta that are left."""
         spent = self.spent()
         left = max(0.0, self.epsilon - spent[0])
         return left, self.delta if self.composition == "rdp" else max(0.0, self.delta - spent[1])
 
     def _spent(self, charges: list[Together], order: float | None) -> tuple[float, float]:
         if self.composition == "basic":
-            costs = [own.cost for own in charges]
-            return math.fsum(epsilon for epsilon, _ in costs), math.fsum(delta for _, delta in costs)
+            epsilons, deltas = zip(*(charge.cost for charge in charges), strict=True)
+            return math.fsum(epsilons), math.fsum(deltas)
         assert order is not None
-        total = math.fsum(own.divergence(order) for own in charges)
+        total = math.fsum(charge.divergence(order) for charge in charges)
         return _epsilon(order, total, self.delta), self.delta
 
     def _order_for(self, plan: PrivacyPlan) -> float | None:
@@ -185,10 +185,11 @@ class BudgetAccountant:
             return None
         from dpbnn.privacy.accountants.rdp import divergences
 
-        at = divergences(plan.charge(), ORDERS)
-        room = [self.epsilon - _epsilon(order, 0.0, self.delta) for order in ORDERS]
-        number = [left / float(own) if own > 0 else math.inf for left, own in zip(room, at, strict=True)]
-        return ORDERS[max(range(len(ORDERS)), key=lambda index: number[index])]
+        def fits(order: float, divergence: float) -> float:
+            return (self.epsilon - _epsilon(order, 0.0, self.delta)) / divergence if divergence > 0 else math.inf
+
+        at_orders = zip(ORDERS, map(float, divergences(plan.charge(), ORDERS)), strict=True)
+        return max(at_orders, key=lambda pair: fits(*pair))[0]
 
 
 def _epsilon(order: float, divergence: float, delta: float) -> float:
@@ -197,18 +198,17 @@ def _epsilon(order: float, divergence: float, delta: float) -> float:
 
 
 def composed_epsilon(plans: Sequence[PrivacyPlan], delta: float) -> float:
-    """Of runs that are all fixed beforehand, together, by Renyi divergences."""
+    """The joint epsilon of runs that are all fixed beforehand, by Renyi divergences."""
     from dpbnn.privacy.accountants.rdp import divergences
 
-    by_plan = [divergences(plan.charge(), ORDERS) for plan in plans]
-    totals = [math.fsum(own) for own in zip(*by_plan, strict=True)]
+    totals = map(math.fsum, zip(*(divergences(plan.charge(), ORDERS) for plan in plans), strict=True))
     return min(_epsilon(order, total, delta) for order, total in zip(ORDERS, totals, strict=True))
 
 
 def home() -> int | None:
-    """The process whose open budget pays for what is done or begun here.
+    """The process whose open budget pays for fits of this process.
 
-    An older process comes first: a budget that was opened here does not pay for a later one of a parent's.
+    An ancestor's comes first: a budget that was opened here does not pay for one that a parent opened later.
     """
     parent = next((process for process in _ancestors() if _has_sign(process)), None)
     known = os.environ.get(HOME)
@@ -216,7 +216,7 @@ def home() -> int | None:
 
 
 def ancestor(process: int | None) -> int | None:
-    """The process, if this one descends from it: what was saved to a file under a budget may be read long after it."""
+    """The process, if this one descends from it: an estimator that was saved under a budget may be read long after."""
     return process if process is not None and process in _ancestors() else None
 
 
@@ -227,7 +227,7 @@ def _put_up_sign() -> int | None:
 
 
 def _has_sign(process: int) -> bool:
-    """Whether it has an open budget, as far as the system tells."""
+    """Whether a process has an open budget, as far as the system tells."""
     with suppress(OSError):
         for file in Path(f"/proc/{process}/fd").iterdir():
             with suppress(OSError):  # closed meanwhile
@@ -237,19 +237,16 @@ def _has_sign(process: int) -> bool:
 
 
 def _ancestors() -> Iterator[int]:
-    """The processes that this one descends from, as far as the system tells: of a fork server, who has started it."""
+    """The processes that this one descends from, as far as the system tells, through fork servers too."""
     process = os.getppid()
-    while process > 0:
-        yield process
-        try:
-            after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2]
-            process = int(after_name.split()[1])
-        except (OSError, ValueError, IndexError):  # a system without such files
-            return
+    with suppress(OSError, ValueError, IndexError):  # a system without such files
+        while process > 0:
+            yield process
+            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def refuse_elsewhere(sent_from: int | None = None) -> None:
-    """Refuse what a budget in another process has to pay for, such as what was `sent_from` there."""
+    """Refuse fits that a budget in another process has to pay for, such as those of estimators `sent_from` there."""
     if sent_from is not None or home() not in (None, os.getpid()):
         raise BudgetError(
             "A fit in another process cannot be counted by a BudgetAccountant; fit in its own process (n_jobs=1). "
@@ -259,7 +256,7 @@ def refuse_elsewhere(sent_from: int | None = None) -> None:
 
 
 def charge_open_budget(*plans: PrivacyPlan, epsilon_of_others: float = 0.0, is_void: bool = False) -> None:
-    """Charge the budget that is open, if there is one; only a ledger that is opened does so."""
+    """Charge the open budget, if there is one. Ledgers alone call this, when they are opened."""
     refuse_elsewhere()
     if not _open:
         return

@@ -37,11 +37,11 @@ _SMALLEST_CLIP_NORM = 1e-12
 
 @dataclass(frozen=True)
 class PrivacyPlan:
-    """What will be charged. `dataset_size` is the declared, public n; it is never read from the records.
+    """All that a run will be charged for. `dataset_size` is the declared, public n; it is never read from the records.
 
     `noise_multiplier` and `clip_norm` are numbers, or runs of (value, steps) that follow one another. `pure_epsilons`
-    are those of releases from the same records that the run builds on, such as bounds of its columns: each private by
-    itself without a delta, for one record that is added or removed. They are charged with the run.
+    belong to releases from the same records that the run builds on, such as bounds of its columns. Each is private by
+    itself without a delta, for one record that is added or removed, and is charged with the run.
 
     Guarantees:
         Epsilon falls with noise and delta and grows with rate and steps.
@@ -69,13 +69,15 @@ class PrivacyPlan:
             if getattr(self, name) > self.dataset_size:
                 refuse(name, f"at most dataset_size ({self.dataset_size})", getattr(self, name))
         self._set("clipping", one_of("clipping", self.clipping, CLIPPING_STYLES))
-        self._set("pure_epsilons", _checked_epsilons(self.pure_epsilons))
+        given: object = self.pure_epsilons
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            refuse("pure_epsilons", "a list of numbers", given)
+        self._set("pure_epsilons", tuple(positive("each of pure_epsilons", epsilon) for epsilon in given))
         if _is_without_privacy(self.clip_norm, self.noise_multiplier, self.delta):
             if self.pure_epsilons:
                 refuse("pure_epsilons", "empty for a plan without privacy", self.pure_epsilons)
-            self._set("clip_norm", math.inf)
-            self._set("noise_multiplier", 0.0)
-            self._set("delta", 0.0)
+            for name, value in (("clip_norm", math.inf), ("noise_multiplier", 0.0), ("delta", 0.0)):
+                self._set(name, value)
             return
         for name in ("clip_norm", "noise_multiplier"):
             schedule = as_schedule(name, getattr(self, name), checked_level)
@@ -150,29 +152,28 @@ class PrivacyPlan:
         return step
 
     def charge(self, *, adjacency: str = "add_or_remove", steps: int | None = None) -> Charge:
-        """What an accountant is asked: the whole run, or its first `steps` steps."""
+        """The question to an accountant: the whole run, or its first `steps` steps."""
         taken = self.steps if steps is None else whole_number("steps", steps, at_least=0)
         if taken > self.steps:
             refuse("steps", f"at most the plan's {self.steps}", taken)
-        charged = levels(self.noise_multiplier, taken)
-        people = self.max_records_per_person, adjacency
-        return Charge(self.sampling_rate, charged, self.delta, *people, pure_epsilons=self.pure_epsilons)
+        charged, most = levels(self.noise_multiplier, taken), self.max_records_per_person
+        return Charge(self.sampling_rate, charged, self.delta, most, adjacency, self.pure_epsilons)
 
     def epsilon(
         self, accountant: str | None = None, *, adjacency: str = "add_or_remove", steps: int | None = None
     ) -> float:
         """The epsilon of the run, or of its first `steps` steps.
 
-        `accountant` is the name of one of `dpbnn.privacy.accountants.ACCOUNTANTS`, or None for the tightest valid bound
-        among them; "gdp" is an approximation that can be far too small. `adjacency` "zero_out", for a record that is
-        blanked out with n public, costs what "add_or_remove" does; "replace_one" costs more.
+        `accountant` is a name in `dpbnn.privacy.accountants.ACCOUNTANTS`, or None for the tightest valid bound; "gdp"
+        is an approximation that can be far too small. The adjacency "zero_out", for a record that is blanked out with
+        n public, costs as much as "add_or_remove"; "replace_one" costs more.
         """
         return self.account(accountant, adjacency=adjacency, steps=steps).epsilon
 
     def account(
         self, accountant: str | None = None, *, adjacency: str = "add_or_remove", steps: int | None = None
     ) -> Accounting:
-        """As `epsilon`, with the name of the accountant and what should be known about the figure."""
+        """As `epsilon`, with the name of the accountant and a remark about the figure."""
         charge = self.charge(adjacency=adjacency, steps=steps)
         if charge.steps == 0:
             pure = charge.records_changed * sum(self.pure_epsilons)
@@ -206,15 +207,9 @@ class PrivacyPlan:
 
 
 def _is_without_privacy(*given: object) -> bool:
-    """Whether clip norm, noise and delta are infinite, 0 and 0; a private run with one of them is a mistake."""
+    """Whether clip norm, noise and delta are infinite, 0 and 0; a private run has none of these values."""
     are_numbers = all(isinstance(value, Real) and not isinstance(value, bool) for value in given)
     return are_numbers and given == (math.inf, 0, 0)
-
-
-def _checked_epsilons(given: object) -> tuple[float, ...]:
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        refuse("pure_epsilons", "a list of numbers", given)
-    return tuple(positive("each of pure_epsilons", value) for value in given)
 
 
 def checked_level(name: str, value: object) -> float:

@@ -8,9 +8,9 @@ from dpbnn.privacy.accountants import ACCOUNTANTS
 if TYPE_CHECKING:
     from dpbnn.privacy.guarantee import PrivacyGuarantee
 
-__all__ = ["WEAK_EPSILON", "describe", "shown"]
+__all__ = ["cautions", "describe", "shown"]
 
-WEAK_EPSILON = 10.0
+_WEAK_EPSILON = 10.0
 
 _ADJACENCY = {
     "add_or_remove": "is added or removed (or blanked out, the data set size being public)",
@@ -20,17 +20,18 @@ _ADJACENCY = {
 
 
 def describe(guarantee: "PrivacyGuarantee") -> str:
-    """One paragraph: the promise, its meaning, how it was computed, what it rests on."""
+    """One paragraph: the promise, its meaning, how it was computed and its assumptions."""
     if not guarantee.holds:
         return _no_guarantee(guarantee)
+    known = ACCOUNTANTS.get(guarantee.accountant)
+    accountant = f"the accountant {guarantee.accountant!r}" if known is None else known.title
     sentences = (
-        f"This release is differentially private with epsilon = {shown(guarantee.epsilon)} and delta = "
-        f"{shown(guarantee.delta)} for {guarantee.unit}.",
+        f"This release is differentially private with {_figures(guarantee)} for {guarantee.unit}.",
         _meaning(guarantee),
-        *_cautions(guarantee),
+        *cautions(guarantee),
         f"It covers {guarantee.released}.",
         _if_replaced(guarantee),
-        f"The figure is an upper bound, computed by {_title(guarantee.accountant)} and rounded up"
+        f"The figure is an upper bound, computed by {accountant} and rounded up"
         + (f" ({guarantee.remark})." if guarantee.remark else "."),
         f"How it was done: {guarantee.mechanism}; sampling: {guarantee.sampling}; random numbers from "
         f"{guarantee.random_source}.",
@@ -39,21 +40,18 @@ def describe(guarantee: "PrivacyGuarantee") -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def _title(accountant: str) -> str:
-    known = ACCOUNTANTS.get(accountant)
-    return f"the accountant {accountant!r}" if known is None else known.title
+def _figures(guarantee: "PrivacyGuarantee") -> str:
+    return f"epsilon = {shown(guarantee.epsilon)} and delta = {shown(guarantee.delta)}"
 
 
 def _no_guarantee(guarantee: "PrivacyGuarantee") -> str:
-    reasons = list(guarantee.voided_by)
-    if not guarantee.plan.is_private:
-        reasons.insert(0, "no noise was added")
-    sentences = [f"There is no privacy guarantee: {'; '.join(reasons)}."]
-    if guarantee.plan.is_private:
-        figures = f"epsilon = {shown(guarantee.epsilon)} and delta = {shown(guarantee.delta)}"
-        sentences.append(f"Otherwise it would have had {figures}.")
-    sentences.append("Treat this release as if it contained the training data itself.")
-    return " ".join(sentences)
+    is_private = guarantee.plan.is_private
+    reasons = "; ".join([*([] if is_private else ["no noise was added"]), *guarantee.voided_by])
+    otherwise = f" Otherwise it would have had {_figures(guarantee)}." if is_private else ""
+    return (
+        f"There is no privacy guarantee: {reasons}.{otherwise} Treat this release as if it contained the training "
+        "data itself."
+    )
 
 
 def _if_replaced(guarantee: "PrivacyGuarantee") -> str:
@@ -68,27 +66,25 @@ def _meaning(guarantee: "PrivacyGuarantee") -> str:
     change = f"whether {guarantee.unit} {_ADJACENCY[guarantee.adjacency]}"
     if guarantee.epsilon > 700:
         return f"It bounds by how much anything that can be observed in the release depends on {change}."
+    factor = math.exp(guarantee.epsilon)
+    rounded_up = f"{math.ceil(factor * 100) / 100:.2f}" if factor < 1000 else f"{factor * 1.05:.1e}"
     return (
-        f"Nothing that can be observed in the release is more than {_factor(guarantee.epsilon)} times as likely, "
-        f"or as unlikely, depending on {change}; up to a probability of {shown(guarantee.delta)}, this bound can fail."
+        f"Nothing that can be observed in the release is more than {rounded_up} times as likely, or as unlikely, "
+        f"depending on {change}; up to a probability of {shown(guarantee.delta)}, this bound can fail."
     )
 
 
-def _factor(epsilon: float) -> str:
-    factor = math.exp(epsilon)
-    return f"{math.ceil(factor * 100) / 100:.2f}" if factor < 1000 else f"{factor * 1.05:.1e}"  # up in both
-
-
-def _cautions(guarantee: "PrivacyGuarantee") -> list[str]:
-    cautions = []
-    if guarantee.epsilon > WEAK_EPSILON:
-        cautions.append(f"An epsilon above {WEAK_EPSILON:g} is a weak promise.")
+def cautions(guarantee: "PrivacyGuarantee") -> list[str]:
+    """A sentence for each figure that promises little."""
+    sentences = []
+    if guarantee.epsilon > _WEAK_EPSILON:
+        sentences.append(f"An epsilon above {_WEAK_EPSILON:g} is a weak promise.")
     if guarantee.delta * guarantee.plan.dataset_size >= 1:
-        cautions.append(
+        sentences.append(
             f"Delta is at least 1/{guarantee.plan.dataset_size}, one over the data set size, and too large: "
             "publishing one record in full, chosen at random, would already meet it."
         )
-    return cautions
+    return sentences
 
 
 def shown(number: float) -> str:

@@ -1,6 +1,6 @@
 """From the settings that a user has to a complete plan: budget in, noise out, or the other way round.
 
-Langevin noise is privacy noise, so that for SGLD four settings are tied by one relation, and three give the fourth:
+Langevin noise is privacy noise, so that one relation ties four settings of SGLD, and three of them give the fourth:
 
     s = sqrt(2 tau / eta) B / (n C)
 
@@ -27,7 +27,7 @@ _TIED = ("learning_rate", "clip_norm", "temperature")
 
 @dataclass(frozen=True)
 class Given:
-    """What the user gave; None where nothing was given."""
+    """The settings that the user gave; the others are None."""
 
     clip_norm: float | None = None
     noise_multiplier: float | None = None
@@ -47,7 +47,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Settings:
-    """A complete plan, and the learning rate and temperature that go with it where there are any."""
+    """A complete plan with its learning rate and temperature; None for those that it leaves open."""
 
     plan: PrivacyPlan
     learning_rate: float | None
@@ -55,7 +55,7 @@ class Settings:
 
 
 def complete(method: str, draft: PrivacyPlan, given: Given, is_sampler: Mapping[str, bool]) -> Settings:
-    """The settings that follow from what was given; the clip norm and the noise of the draft do not matter.
+    """The settings that follow from the given ones; the clip norm and the noise of the draft do not matter.
 
     `is_sampler` says of each method, by name, whether the plan's noise is its Langevin noise.
 
@@ -63,14 +63,15 @@ def complete(method: str, draft: PrivacyPlan, given: Given, is_sampler: Mapping[
         Any three of the four SGLD settings give the fourth.
         Contradicting settings are refused.
     """
-    if is_sampler[one_of("method", method, is_sampler)]:
-        return _complete_sampler(method, draft, given)
+    one_of("method", method, is_sampler)
+    noise = given.noise_multiplier if given.epsilon is None else draft.within(given.epsilon).noise_at(0)
+    if is_sampler[method]:
+        return _complete_sampler(method, draft, given, noise)
     if given.temperature is not None:
         samplers = " or ".join(name for name, is_one in is_sampler.items() if is_one)
         raise DpbnnError(
             f"temperature must be given for {samplers} only, got {given.temperature!r} for {method}; drop it."
         )
-    noise = _noise(draft, given)
     if noise is None:
         raise DpbnnError("noise_multiplier or epsilon must be given, got neither; the other follows from it.")
     plan = replace(draft, clip_norm=given.clip_norm or 1.0, noise_multiplier=noise)
@@ -80,11 +81,7 @@ def complete(method: str, draft: PrivacyPlan, given: Given, is_sampler: Mapping[
     return Settings(plan, eta, temperature)
 
 
-def _noise(draft: PrivacyPlan, given: Given) -> float | None:
-    return given.noise_multiplier if given.epsilon is None else draft.within(given.epsilon).noise_at(0)
-
-
-def _complete_sampler(method: str, draft: PrivacyPlan, given: Given) -> Settings:
+def _complete_sampler(method: str, draft: PrivacyPlan, given: Given, asked: float | None) -> Settings:
     known = [name for name in _TIED if getattr(given, name) is not None]
     if len(known) < 2:
         raise DpbnnError(
@@ -92,8 +89,8 @@ def _complete_sampler(method: str, draft: PrivacyPlan, given: Given) -> Settings
             f"got {', '.join(known) or 'none'}; with two of them the noise (or epsilon) gives the third, "
             "and all three give the noise."
         )
-    asked, ratio = _noise(draft, given), draft.batch_size / draft.dataset_size
     eta, clip_norm, tau = given.learning_rate, given.clip_norm, given.temperature
+    ratio = draft.batch_size / draft.dataset_size
     deviation = math.sqrt(2 * tau / eta) * ratio if tau and eta else 0.0  # s C
     noise = deviation / clip_norm if clip_norm and deviation else asked
     if noise is None:
@@ -102,26 +99,25 @@ def _complete_sampler(method: str, draft: PrivacyPlan, given: Given) -> Settings
             f"{method} with {known[0]} and {known[1]} must also have noise_multiplier or epsilon, from which {missing} "
             f"follows, or {missing}, from which the noise follows; got none of them."
         )
-    plan = replace(draft, clip_norm=clip_norm or deviation / noise, noise_multiplier=noise)
-    if len(known) == len(_TIED):
+    clip_norm = clip_norm or deviation / noise
+    plan = replace(draft, clip_norm=clip_norm, noise_multiplier=noise)
+    if len(known) == len(_TIED) and asked is not None:
         _refuse_contradiction(plan, given, asked)
-    if eta is None and tau is not None:
-        eta = 2 * tau * (ratio / (noise * plan.clip_norm_at(0))) ** 2
-    return Settings(plan, eta, _temperature(plan, eta) if tau is None and eta is not None else tau)
+    eta = eta or 2 * (tau or 0.0) * (ratio / (noise * clip_norm)) ** 2
+    return Settings(plan, eta, tau or _temperature(plan, eta))
 
 
-def _refuse_contradiction(plan: PrivacyPlan, given: Given, asked: float | None) -> None:
-    """The noise that learning rate, clip norm and temperature imply is enough, and what was asked for."""
+def _refuse_contradiction(plan: PrivacyPlan, given: Given, asked: float) -> None:
+    """Refuse noise, implied by learning rate, clip norm and temperature, that is too little or not the given one."""
     noise = plan.noise_at(0)
-    if asked is None or asked * (1 - _TOLERANCE) <= noise <= (
-        math.inf if given.noise_multiplier is None else asked * (1 + _TOLERANCE)
-    ):
+    most = math.inf if given.noise_multiplier is None else asked * (1 + _TOLERANCE)
+    if asked * (1 - _TOLERANCE) <= noise <= most:
         return
     eta, clip_norm = given.learning_rate or 0.0, plan.clip_norm_at(0)
-    wanted = f"noise_multiplier {asked:.6g}" + ("" if given.epsilon is None else f" for epsilon {given.epsilon:g}")
+    needed = f"noise_multiplier {asked:.6g}" + ("" if given.epsilon is None else f" for epsilon {given.epsilon:g}")
     temperature = _temperature(replace(plan, noise_multiplier=asked), eta)
     raise DpbnnError(
-        f"learning_rate, clip_norm and temperature must agree with {wanted}, got {noise:.6g} from them; drop one of "
+        f"learning_rate, clip_norm and temperature must agree with {needed}, got {noise:.6g} from them; drop one of "
         f"the four, or use temperature {temperature:.6g}, or learning_rate {eta * (noise / asked) ** 2:.6g}, or "
         f"clip_norm {clip_norm * noise / asked:.6g}."
     )

@@ -12,7 +12,7 @@ from dpbnn.files.json_values import or_null, unless_null
 from dpbnn.privacy.accountants import ACCOUNTANTS
 from dpbnn.privacy.guarantee import PrivacyGuarantee, rounded_up
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.privacy.prose import WEAK_EPSILON, shown
+from dpbnn.privacy.prose import cautions, shown
 from dpbnn.privacy.settings import Settings
 
 __all__ = ["as_table", "number_of_steps", "state"]
@@ -92,17 +92,10 @@ def _bound(epsilon: float | None) -> str:
 
 
 def _notes(plan: PrivacyPlan, guarantee: PrivacyGuarantee, assumed: Collection[str]) -> list[str]:
-    notes = []
-    if "delta" in assumed:
-        notes.append(
-            f"Delta was not given and chosen as {plan.delta:g}, the largest power of ten below 1/{plan.dataset_size}."
-        )
-    if "clip_norm" in assumed:
-        notes.append("The clip norm was not given and taken as 1; epsilon does not depend on it.")
-    if plan.delta * plan.dataset_size >= 1:
-        notes.append(f"Delta is not below 1/{plan.dataset_size}, one over the data set size: choose a smaller one.")
-    if guarantee.epsilon > WEAK_EPSILON:
-        notes.append(f"An epsilon above {WEAK_EPSILON:g} is a weak promise.")
-    if guarantee.remark:
-        notes.append(f"About epsilon: {guarantee.remark}.")
-    return notes
+    notes = {
+        "delta": f"Delta was not given and chosen as {plan.delta:g}, the largest power of ten below "
+        f"1/{plan.dataset_size}.",
+        "clip_norm": "The clip norm was not given and taken as 1; epsilon does not depend on it.",
+    }
+    remarks = [f"About epsilon: {guarantee.remark}."] if guarantee.remark else []
+    return [*(note for name, note in notes.items() if name in assumed), *cautions(guarantee), *remarks]
