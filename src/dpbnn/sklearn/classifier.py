@@ -1,5 +1,6 @@
 """A private Bayesian classifier."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -10,48 +11,23 @@ from sklearn.utils.validation import validate_data
 from dpbnn._deprecated import warn_renamed
 from dpbnn.errors import DpbnnError
 from dpbnn.prediction import ClassPrediction, Prediction
-from dpbnn.sklearn.estimator import DPBayesEstimator, keep_arguments
+from dpbnn.sklearn.estimator import DPBayesEstimator, arguments
 from dpbnn.sklearn.fitting import PrivateRows
 
 __all__ = ["DPBayesClassifier"]
 
 
+@dataclass(eq=False, repr=False)
 class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc]
     """Classes with probabilities and their uncertainty; `classes` are public, or taken for public from the labels.
 
     After `fit`: `classes_`, `guarantee_`, `release_`, `settings_` (what was chosen, and why), `bounds_`.
     """
 
-    __doc__ += DPBayesEstimator.__doc__.split("\n\n", 1)[1].replace(  # type: ignore[union-attr]
-        "        bounds_share:",
-        "        classes: all labels that can be; None takes those of the data for public.\n        bounds_share:",
-    )
+    __doc__ += arguments("classes: all labels that can be; None takes those of the data for public.")
 
-    def __init__(
-        self,
-        method: str = "sgld",
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        *,
-        bounds: Any = None,
-        classes: Any = None,
-        bounds_share: float = 0.5,
-        hidden: Any = None,
-        learning_rate: float | None = None,
-        clip_norm: float | None = None,
-        batch_size: int | None = None,
-        epochs: float | None = None,
-        prior_scale: float | None = None,
-        dropout: float | None = None,
-        num_draws: int = 100,
-        dataset_size: int | None = None,
-        max_records_per_person: int = 1,
-        checkpoint: Any = None,
-        take_over: bool = False,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        keep_arguments(self, locals())
+    _: KW_ONLY
+    classes: Any = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -84,13 +60,13 @@ class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row."""
-        own = self._snapshot()
-        return own._answers(own._prediction(X))
+        fit = self._snapshot()
+        return fit._answers(fit._prediction(X))
 
     def predict_uncertainty(self, X: Any) -> np.ndarray:
-        """``[rows, 2]`` in nats: entropy (all uncertainty) and mutual information (epistemic, about the weights)."""
-        found = self._snapshot()._classes(X)
-        return np.stack([found.entropy.double().numpy(), found.mutual_information.double().numpy()], axis=1)
+        """``[rows, 2]`` in nats: entropy (all uncertainty) and mutual information (the epistemic part)."""
+        prediction = self._snapshot()._classes(X)
+        return np.stack([prediction.entropy.double().numpy(), prediction.mutual_information.double().numpy()], axis=1)
 
     def predict_doubt(self, X: Any) -> np.ndarray:
         """The old name of `predict_uncertainty`."""
@@ -99,24 +75,24 @@ class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc
 
     def sample(self, X: Any, num_draws: int = 10) -> np.ndarray:
         """``[rows, draws]``: labels as they might come, each column by another draw of the weights."""
-        own = self._snapshot()
-        draws = own._classes(X, num_draws, keep_draws=True).draws
+        fit = self._snapshot()
+        draws = fit._classes(X, num_draws, keep_draws=True).draws
         assert draws is not None
-        generator = np.random.default_rng(None if own.random_state is None else own._seed())
+        generator = np.random.default_rng(None if fit.random_state is None else fit._seed())
         cumulative = draws.double().numpy().cumsum(axis=2)
         drawn = (generator.random(cumulative.shape[:2])[..., None] * cumulative[..., -1:] > cumulative).sum(axis=2)
-        return own.classes_[drawn.T]
+        return fit.classes_[drawn.T]
 
     def _classes(self, X: Any, num_draws: int | None = None, **more: Any) -> ClassPrediction:
-        found = self._prediction(X, num_draws, **more)
-        assert isinstance(found, ClassPrediction)
-        return found
+        prediction = self._prediction(X, num_draws, **more)
+        assert isinstance(prediction, ClassPrediction)
+        return prediction
 
 
 def _labels(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     if len(classes) < 2:
         raise DpbnnError("y must have at least 2 classes, got one class; name all of them: classes=[...].")
-    found = np.searchsorted(classes, y).clip(max=len(classes) - 1)
-    if not (classes[found] == y).all():
+    places = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    if not (classes[places] == y).all():
         raise DpbnnError("y must hold only the labels in classes, got others; name all of them: classes=[...].")
-    return found
+    return places

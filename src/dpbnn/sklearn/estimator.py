@@ -1,7 +1,7 @@
 """What the classifier and the regressor share."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -25,7 +25,7 @@ from dpbnn.tables.terms import Terms, Unfinished, circumstances, settled
 from dpbnn.tables.training import train
 from dpbnn.training.prepare import refuse_several_processes
 
-__all__ = ["Candidate", "DPBayesEstimator", "keep_arguments"]
+__all__ = ["TARGET", "Candidate", "DPBayesEstimator", "arguments"]
 
 LARGEST_SEED = 2**31 - 1
 GIVEN_AS_PUBLIC = ("bounds", "target_bounds", "classes")
@@ -33,15 +33,17 @@ TAKEN_FOR_PUBLIC = {
     "classes": ("the class labels", "classes=[...]"),
     "dataset_size": ("the number of rows", "dataset_size=n"),
 }
-"""What is taken from the data where it is not given, in words, and how to give it."""
+"""What is taken from the data where it is not given: its name in words, and how to give it."""
 BEFORE = "what was done to the rows before, as by earlier steps of a pipeline, learned nothing from private rows"
-"""An estimator does not see it (`check_pipeline`)."""
+"""An assumption, as an estimator does not see those steps (`check_pipeline`)."""
 SETTINGS = ("hidden", "learning_rate", "clip_norm", "batch_size", "epochs", "prior_scale", "dropout")
 """What is chosen where it is not given."""
+TARGET = "the target"
 _said: set[str] = set()
-"""Warnings that were given: Python's own list of them is emptied whenever somebody changes filters."""
+"""Warnings that were given: Python empties its list of them whenever somebody changes filters."""
 
 
+@dataclass(eq=False, repr=False)
 class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
     """A network on columns that are clipped to bounds and scaled to -1 to 1.
 
@@ -59,7 +61,7 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
         prior_scale: of the Gaussian prior on the weights.
         dropout: the share of units dropped, for a method that needs dropout, such as "mc_dropout".
         num_draws: draws of the weights that predictions average.
-        dataset_size: the public number of rows; None takes the number that is given for public.
+        dataset_size: the public number of rows; None counts them, and takes that for public.
         max_records_per_person: how many rows one person may have; with `groups`, further ones are dropped.
         checkpoint: a folder from which an interrupted fit continues.
         take_over: continue also a checkpoint of another host, whose worker is gone or must stop.
@@ -67,18 +69,26 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
         verbose: whether to show a progress bar.
     """
 
-    method: str
-    epsilon: float
-    delta: float
-    bounds: Any
-    bounds_share: float
-    num_draws: int
-    dataset_size: int | None
-    max_records_per_person: int
-    checkpoint: Any
-    take_over: bool
-    random_state: Any
-    verbose: bool
+    method: str = "sgld"
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    _: KW_ONLY
+    bounds: Any = None
+    bounds_share: float = 0.5
+    hidden: Any = None
+    learning_rate: float | None = None
+    clip_norm: float | None = None
+    batch_size: int | None = None
+    epochs: float | None = None
+    prior_scale: float | None = None
+    dropout: float | None = None
+    num_draws: int = 100
+    dataset_size: int | None = None
+    max_records_per_person: int = 1
+    checkpoint: Any = None
+    take_over: bool = False
+    random_state: Any = None
+    verbose: bool = False
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -96,51 +106,50 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
         """
         refuse_several_processes()
         self._refuse_elsewhere()
-        data, own = (X, y, groups), self._snapshot()
-        rows = own._rows(X, y, groups)
+        data, fit = (X, y, groups), self._snapshot()
+        rows = fit._rows(X, y, groups)
         if self._is_repeated(self.get_params(), *data):
             return self
         self._warn_of_what_is_taken()
-        with unfinished(own.checkpoint, own.take_over) as folder:
-            terms = own._terms(len(rows.X), rows.X.shape[1], rows.outputs)
+        if groups is not None and fit.max_records_per_person == 1:
+            _warn_once("groups are given, and one row of each person is used; max_records_per_person=k uses up to k.")
+        with unfinished(fit.checkpoint, fit.take_over) as folder:
+            terms = fit._terms(len(rows.X), rows.X.shape[1], rows.outputs)
             ledger = terms.ledger(folder.ledger)
             self._spending().add(terms.facts.epsilon, terms.facts.delta)
-            candidate = own._trained(rows, terms, ledger, folder)
-            fitted = candidate.released(own._circumstances(rows.assumptions))
+            candidate = fit._trained(rows, terms, ledger, folder)
+            fitted = candidate.released(fit._circumstances(rows.assumptions))
             folder.check()
-            self._become(fitted | own._remembered(own.get_params(), *data))
+            self._become(fitted | fit._remembered(fit.get_params(), *data))
         return self
 
     def _snapshot(self) -> Self:
         """A copy that no other thread changes; what it refers to is shared."""
-        own = object.__new__(type(self))
-        own.__dict__ = vars(self).copy()
-        return own
+        copied = object.__new__(type(self))
+        copied.__dict__ = vars(self).copy()
+        return copied
 
     def _become(self, fitted: Mapping[str, Any]) -> None:
-        """All attributes of a fit at once; those that only an earlier fit had are gone afterwards."""
+        """Take over all attributes of a fit at once, and drop those that only an earlier fit had."""
         self.__dict__.update(fitted)
         for name in list(vars(self)):
             if name.endswith("_") and name not in fitted:
                 self.__dict__.pop(name, None)
 
     def _warn_of_what_is_taken(self) -> None:
-        """Once in a process for each kind of estimator; what was found in the data is not said."""
+        """Warn once for each kind of estimator, without a word of what the data hold."""
         given = self.get_params()
         missing = [words for name, words in TAKEN_FOR_PUBLIC.items() if name in given and given[name] is None]
         if not missing:
             return
         what, cure = (" and ".join(words) for words in zip(*missing, strict=True))
-        text = (
+        _warn_once(
             f"{type(self).__name__} takes {what} from the data, without noise, and its guarantee holds only where that "
             f"is public; give {cure}, known from elsewhere."
         )
-        if text not in _said:
-            _said.add(text)
-            warn(text)
 
     def _kept(self, X: np.ndarray, y: np.ndarray, groups: Any) -> tuple[np.ndarray, np.ndarray]:
-        """At most so many rows of each person."""
+        """At most `max_records_per_person` rows of each person."""
         if groups is None:
             return X, y
         if len(groups) != len(X):
@@ -161,28 +170,25 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
             method=self.method,
             max_records_per_person=self.max_records_per_person,
         )
+        unbounded = self._unbounded(columns)
         return settled(
             facts,
             {name: getattr(self, name) for name in SETTINGS},
-            self._unbounded(columns),
-            buys_target=self._buys_target(),
+            unbounded,
+            buys_target=TARGET in unbounded,
             bounds_share=_validate.fraction("bounds_share", self.bounds_share),
         )
 
     def _unbounded(self, columns: int) -> list[str]:
-        """The columns, the target last, that have no public bounds."""
+        """Names of columns whose bounds are bought; the target comes last."""
         return [f"column {place}" for place in range(columns)] if self.bounds is None else []
 
-    def _buys_target(self) -> bool:
-        """Whether one of them is the target."""
-        return False
-
     def _rows(self, X: Any, y: Any, groups: Any) -> PrivateRows:
-        """Checked, and at most so many of each person."""
+        """Check the rows, and keep at most `max_records_per_person` of each person."""
         raise NotImplementedError
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
-        """As the network takes them; bounds are known."""
+        """Targets as the network takes them, once bounds are known."""
         raise NotImplementedError
 
     def _answers(self, prediction: Prediction) -> np.ndarray:
@@ -190,29 +196,29 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _inputs(self, X: np.ndarray) -> np.ndarray:
-        """As the network takes them; bounds are known."""
+        """Columns as the network takes them, once bounds are known."""
         return self.bounds_.scaled(X).astype(np.float32)
 
     def _public_bounds(self, columns: int) -> dict[str, Bounds]:
-        """Those that were given, by the name of their attribute."""
+        """Bounds that were given, by the name of their attribute."""
         return {} if self.bounds is None else {"bounds_": as_bounds("bounds", self.bounds, columns)}
 
     def _bought_bounds(self, rows: PrivateRows, bought: Purchase, ledger: Ledger) -> dict[str, Bounds]:
-        """Those that were not given, by the name of their attribute."""
+        """Bounds that were not given, by the name of their attribute."""
         return {"bounds_": bought.bounds_of(rows.X, ledger)}
 
     def _assumed(self, classes: np.ndarray | None) -> tuple[str, ...]:
-        """What was taken from the data for public."""
+        """What is taken from the data and counts as public."""
         return ()
 
-    def _trained(self, rows: PrivateRows, terms: Terms, ledger: Ledger, fit: Unfinished) -> "Candidate":
-        """All that sees records happens here, paid for by the ledger."""
+    def _trained(self, rows: PrivateRows, terms: Terms, ledger: Ledger, folder: Unfinished) -> "Candidate":
+        """Buy bounds and train: all of a fit that sees records, paid for by the ledger."""
         bounds = {} if terms.bounds is None else self._bought_bounds(rows, terms.bounds, ledger)
         fitted = self._snapshot()
         fitted.__dict__.update({**rows.public, **bounds})
         X, y = fitted._inputs(rows.X), fitted._targets(rows.y)
         seed = None if self.random_state is None else self._seed()
-        draft = train(X, y, terms, ledger, seed=seed, unfinished=fit, progress=self.verbose)
+        draft = train(X, y, terms, ledger, seed=seed, unfinished=folder, progress=self.verbose)
         return Candidate(fitted, draft, terms.chosen)
 
     def _circumstances(self, assumptions: Sequence[str] = ()) -> Circumstances:
@@ -225,7 +231,7 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
         return int(check_random_state(self.random_state).randint(LARGEST_SEED))
 
     def _prediction(self, X: Any, num_draws: int | None = None, **more: Any) -> Prediction:
-        """To be asked of a snapshot, as everything that is read of a fit."""
+        """Ask this of a snapshot alone: meanwhile another thread may fit the estimator."""
         check_is_fitted(self, "release_")
         values = validate_data(self, X, reset=False, dtype=np.float64)
         draws = self.num_draws if num_draws is None else num_draws
@@ -242,7 +248,7 @@ class Candidate:
     settings: Chosen
 
     def answers(self, X: np.ndarray) -> np.ndarray:
-        """What `predict` will say, by draws that nobody can know."""
+        """Predict as `predict` will, by draws that nobody can know."""
         estimator = self.estimator
         return estimator._answers(self.draft.predict(estimator._inputs(X), estimator.num_draws))
 
@@ -253,8 +259,14 @@ class Candidate:
         return fitted | {"release_": release, "guarantee_": release.guarantee, "settings_": self.settings}
 
 
-def keep_arguments(estimator: Any, given: dict[str, Any]) -> None:
-    """Each argument of ``__init__`` under its own name, as scikit-learn wants it."""
-    for name, value in given.items():
-        if name not in ("self", "__class__"):
-            setattr(estimator, name, value)
+def arguments(further: str) -> str:
+    """All arguments of an estimator, for its docstring: those of `DPBayesEstimator` and one of its own."""
+    _, shared = (DPBayesEstimator.__doc__ or "\n\n").split("\n\n", 1)
+    return "\n" + shared.replace("        bounds_share:", f"        {further}\n        bounds_share:")
+
+
+def _warn_once(text: str) -> None:
+    """Warn, unless this process has warned of it already."""
+    if text not in _said:
+        _said.add(text)
+        warn(text)

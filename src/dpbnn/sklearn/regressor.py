@@ -1,5 +1,6 @@
 """A private Bayesian regressor."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -9,49 +10,24 @@ from sklearn.utils.validation import validate_data
 from dpbnn.prediction import Prediction, RealPrediction
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.queries.bounds import Bounds, Purchase
-from dpbnn.sklearn.estimator import DPBayesEstimator, keep_arguments
+from dpbnn.sklearn.estimator import TARGET, DPBayesEstimator, arguments
 from dpbnn.sklearn.fitting import PrivateRows, as_bounds
 from dpbnn.tables.training import in_units
 
 __all__ = ["DPBayesRegressor"]
 
 
+@dataclass(eq=False, repr=False)
 class DPBayesRegressor(RegressorMixin, DPBayesEstimator):  # type: ignore[misc]
     """Numbers with error bars; targets are clipped to `target_bounds`, public or bought.
 
     After `fit`: `guarantee_`, `release_`, `settings_` (what was chosen, and why), `bounds_`, `target_bounds_`.
     """
 
-    __doc__ += DPBayesEstimator.__doc__.split("\n\n", 1)[1].replace(  # type: ignore[union-attr]
-        "        bounds_share:",
-        "        target_bounds: (low, high) of the targets, public; None buys them.\n        bounds_share:",
-    )
+    __doc__ += arguments("target_bounds: (low, high) of the targets, public; None buys them.")
 
-    def __init__(
-        self,
-        method: str = "sgld",
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        *,
-        bounds: Any = None,
-        target_bounds: Any = None,
-        bounds_share: float = 0.5,
-        hidden: Any = None,
-        learning_rate: float | None = None,
-        clip_norm: float | None = None,
-        batch_size: int | None = None,
-        epochs: float | None = None,
-        prior_scale: float | None = None,
-        dropout: float | None = None,
-        num_draws: int = 100,
-        dataset_size: int | None = None,
-        max_records_per_person: int = 1,
-        checkpoint: Any = None,
-        take_over: bool = False,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        keep_arguments(self, locals())
+    _: KW_ONLY
+    target_bounds: Any = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -71,11 +47,11 @@ class DPBayesRegressor(RegressorMixin, DPBayesEstimator):  # type: ignore[misc]
 
     def _bought_bounds(self, rows: PrivateRows, bought: Purchase, ledger: Ledger) -> dict[str, Bounds]:
         private = [rows.X] * (self.bounds is None) + [rows.y[:, None]] * (self.target_bounds is None)
-        found, columns = bought.bounds_of(np.concatenate(private, axis=1), ledger), rows.X.shape[1]
-        of_columns = {"bounds_": Bounds(found.low[:columns], found.high[:columns])} if self.bounds is None else {}
+        bounds, columns = bought.bounds_of(np.concatenate(private, axis=1), ledger), rows.X.shape[1]
+        of_columns = {"bounds_": Bounds(bounds.low[:columns], bounds.high[:columns])} if self.bounds is None else {}
         if self.target_bounds is not None:
             return of_columns
-        return of_columns | {"target_bounds_": Bounds(found.low[-1:], found.high[-1:])}
+        return of_columns | {"target_bounds_": Bounds(bounds.low[-1:], bounds.high[-1:])}
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
         return self.target_bounds_.scaled(y[:, None]).astype(np.float32)
@@ -84,33 +60,29 @@ class DPBayesRegressor(RegressorMixin, DPBayesEstimator):  # type: ignore[misc]
         return self._in_units(prediction).mean.double().numpy()[:, 0]
 
     def _unbounded(self, columns: int) -> list[str]:
-        return [*super()._unbounded(columns), *(["the target"] if self._buys_target() else [])]
-
-    def _buys_target(self) -> bool:
-        return self.target_bounds is None
+        return super()._unbounded(columns) + ([TARGET] if self.target_bounds is None else [])
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mean for each row; with `return_std` also the standard deviation of a new target."""
-        own = self._snapshot()
-        found = own._numbers(X)
-        mean = found.mean.double().numpy()[:, 0]
+        prediction = self._snapshot()._numbers(X)
+        mean = prediction.mean.double().numpy()[:, 0]
         if not return_std:
             return mean
-        return mean, (found.aleatoric_variance + found.epistemic_variance).double().sqrt().numpy()[:, 0]
+        return mean, (prediction.aleatoric_variance + prediction.epistemic_variance).double().sqrt().numpy()[:, 0]
 
     def predict_interval(self, X: Any, level: float = 0.95) -> np.ndarray:
-        """``[rows, 2]``: between which a new target lies with probability `level`, within public bounds."""
-        own = self._snapshot()
-        pair = np.stack([side.double().numpy()[:, 0] for side in own._numbers(X).interval(level)], axis=1)
-        return pair if own.target_bounds is None else np.clip(pair, own.target_bounds_.low, own.target_bounds_.high)
+        """``[rows, 2]``: two numbers between which a new target lies with probability `level`, within public bounds."""
+        fit = self._snapshot()
+        pair = np.stack([side.double().numpy()[:, 0] for side in fit._numbers(X).interval(level)], axis=1)
+        return pair if fit.target_bounds is None else np.clip(pair, fit.target_bounds_.low, fit.target_bounds_.high)
 
     def sample(self, X: Any, num_draws: int = 10) -> np.ndarray:
         """``[rows, draws]``: targets as they might come, each column by another draw of the weights."""
-        own = self._snapshot()
-        found = own._numbers(X, num_draws)
-        generator = np.random.default_rng(None if own.random_state is None else own._seed())
-        means, deviations = found.means[..., 0].double().numpy(), found.variances[..., 0].double().sqrt().numpy()
-        return (means + deviations * generator.standard_normal(means.shape)).T
+        fit = self._snapshot()
+        prediction = fit._numbers(X, num_draws)
+        generator = np.random.default_rng(None if fit.random_state is None else fit._seed())
+        means, variances = (part[..., 0].double().numpy() for part in (prediction.means, prediction.variances))
+        return (means + np.sqrt(variances) * generator.standard_normal(means.shape)).T
 
     def _numbers(self, X: Any, num_draws: int | None = None) -> RealPrediction:
         return self._in_units(self._prediction(X, num_draws))

@@ -1,10 +1,6 @@
-"""The estimators: scikit-learn's contract, and what they promise about privacy."""
+"""What both estimators promise: scikit-learn's contract, and privacy."""
 
-import copy
 import json
-import multiprocessing
-import os
-import pickle
 import re
 import threading
 import warnings
@@ -16,39 +12,22 @@ pytest.importorskip("sklearn")
 pytest.importorskip("opendp")
 
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.multiclass import OneVsRestClassifier
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import dpbnn
-from dpbnn.methods import METHODS
 from dpbnn.sklearn import DPBayesClassifier, DPBayesRegressor, DPGridSearch, check_pipeline
+from tests.sklearn.settings import FITS_AGAIN, FULL_BATCH, PUBLIC
 from tests.spending import Watch
 
-FITS_AGAIN = pytest.mark.filterwarnings("ignore:Fit . of one estimator and its clones")
-PUBLIC = {"classes": ["no", "yes"], "dataset_size": 1500}
 EXPECTED_TO_FAIL = {
     "check_supervised_y_2d": "two fits are compared, and sampling and noise take no seed",
     "check_classifier_data_not_an_array": "two fits are compared, and sampling and noise take no seed",
     "check_regressor_data_not_an_array": "two fits are compared, and sampling and noise take no seed",
     "check_regressors_int": "two fits are compared, and sampling and noise take no seed",
 }
-
-
-@pytest.fixture(scope="module")
-def classes():
-    generator = np.random.default_rng(0)
-    X = generator.uniform(0, 10, (1500, 3))
-    return X, np.where(X[:, 0] + X[:, 1] > 10, "yes", "no")
-
-
-@pytest.fixture(scope="module")
-def numbers():
-    generator = np.random.default_rng(0)
-    X = generator.uniform(0, 10, (4000, 3))
-    return X, 100 + 20 * X[:, 0] + generator.normal(0, 5, 4000)
 
 
 @pytest.mark.parametrize("estimator", [DPBayesClassifier(), DPBayesRegressor()], ids=lambda own: type(own).__name__)
@@ -60,34 +39,6 @@ def test_they_keep_scikit_learns_contract_with_default_arguments(estimator):
     expected = {own["check_name"] for own in found if own["status"] == "xfail"}
     assert not failed
     assert len(expected) <= 3
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_learns_classes(classes, method):
-    X, y = classes
-    model = DPBayesClassifier(method, epsilon=3.0, bounds=(0, 10), **PUBLIC).fit(X, y)
-    assert model.score(X, y) > 0.85
-    assert model.predict_proba(X).sum(axis=1) == pytest.approx(np.ones(len(X)), abs=1e-5)
-    assert set(model.predict(X)) <= {"yes", "no"}
-    assert model.guarantee_.epsilon <= 3.0
-    assert model.guarantee_.holds
-    uncertainty = model.predict_uncertainty(X[:7])
-    assert uncertainty.shape == (7, 2)
-    assert (uncertainty[:, 0] >= uncertainty[:, 1] - 1e-6).all()
-
-
-@pytest.mark.parametrize("method", [pytest.param(own, marks=[pytest.mark.slow] * (own != "sgld")) for own in METHODS])
-def test_every_method_learns_numbers_in_their_own_unit(numbers, method):
-    X, y = numbers
-    bounds = {"bounds": (0, 10), "target_bounds": (50, 350)}
-    model = DPBayesRegressor(method, epsilon=3.0, dataset_size=4000, **bounds).fit(X, y)
-    assert model.score(X, y) > 0.8
-    mean, deviation = model.predict(X, return_std=True)
-    assert mean.shape == deviation.shape == (4000,)
-    low, high = model.predict_interval(X, 0.95).T
-    assert ((low < mean) & (mean < high)).all()
-    assert np.mean((y > low) & (y < high)) > 0.9
-    assert 1 < np.median(deviation) < 60
 
 
 def test_samples_are_as_new_targets_would_be(classes, numbers):
@@ -139,21 +90,6 @@ def test_with_too_few_rows_bounds_are_refused_and_never_taken_from_the_data(clas
         DPBayesClassifier(epsilon=0.1, bounds=(0, 10), **PUBLIC | {"dataset_size": 40}).fit(X[:40], y[:40])
 
 
-def test_labels_are_public_or_said_to_be(classes):
-    X, y = classes
-    with pytest.warns(dpbnn.DpbnnWarning, match="takes the class labels and the number of rows from the data"):
-        taken = DPBayesClassifier(bounds=(0, 10)).fit(X, y)
-    assert "the 2 class labels are public: they were taken from the data" in taken.guarantee_.assumptions
-    with pytest.warns(dpbnn.DpbnnWarning, match="takes the number of rows from the data"):
-        given = DPBayesClassifier(bounds=(0, 10), classes=["yes", "no", "perhaps"]).fit(X, y)
-    assert not any("labels are public" in text for text in given.guarantee_.assumptions)
-    assert "bounds and classes that were given are public" in given.guarantee_.assumptions
-    assert "the number of rows is public: it was taken from the data" in given.guarantee_.assumptions
-    assert given.predict_proba(X).shape == (1500, 3)
-    with pytest.raises(dpbnn.DpbnnError, match="y must hold only the labels in classes"):
-        DPBayesClassifier(bounds=(0, 10), classes=["yes", "perhaps"]).fit(X, y)
-
-
 TAKES = {
     "classes and n": (DPBayesClassifier, {}, r"classes=\[\.\.\.\] and dataset_size=n"),
     "classes": (DPBayesClassifier, {"dataset_size": 1500}, r"classes=\[\.\.\.\]"),
@@ -191,6 +127,15 @@ def test_further_rows_of_a_person_are_dropped_and_the_person_is_the_unit(classes
         DPBayesClassifier(bounds=(0, 10)).fit(X, y, groups=people[:7])
 
 
+@FITS_AGAIN
+def test_groups_alone_keep_one_row_of_each_person_and_say_so_once(classes):
+    X, y = classes
+    model = DPBayesClassifier("sgd", bounds=(0, 10), **FULL_BATCH)
+    with pytest.warns(dpbnn.DpbnnWarning, match="one row of each person is used; max_records_per_person=k uses"):
+        model.fit(X, y, np.arange(1500))
+    clone(model).fit(X, y, np.arange(1500) // 2)
+
+
 def test_bought_bounds_cost_a_person_more_than_a_record(classes):
     X, y = classes
     people = np.arange(1500) // 3
@@ -199,88 +144,6 @@ def test_bought_bounds_cost_a_person_more_than_a_record(classes):
     assert model.guarantee_.plan.max_records_per_person == 3
     alone = DPBayesClassifier(epsilon=3.0, **PUBLIC).fit(X, y)
     assert model.guarantee_.plan.pure_epsilons[0] < alone.guarantee_.plan.pure_epsilons[0]
-
-
-SECOND_FIT = "Fit 2 of one estimator and its clones, as in a search or cross-validation: "
-
-
-def test_searches_of_scikit_learn_warn_that_they_spend_and_how_much(classes):
-    X, y = classes
-    model = DPBayesClassifier(bounds=(0, 10), epochs=3, **PUBLIC)
-    with pytest.warns(dpbnn.DpbnnWarning, match=rf"{SECOND_FIT}.* epsilon = 2 and delta = 2e-05 "):
-        cross_val_score(model, X, y, cv=2)
-    with pytest.warns(dpbnn.DpbnnWarning, match="Fit 4 .* epsilon = 4 and delta = 4e-05 .*DPGridSearch") as found:
-        best = GridSearchCV(model, {"learning_rate": [0.01, 1.0]}, cv=2).fit(X, y)
-    assert best.best_params_["learning_rate"] in (0.01, 1.0)
-    assert len(found) == 1, "after the second fit and the fourth, and then after the eighth"
-    with pytest.warns(dpbnn.DpbnnWarning, match="Fit 8 "):
-        clone(best.best_estimator_).fit(X, y)
-
-
-def test_a_search_that_pays_is_one_fit_and_an_ensemble_is_many(classes):
-    X, y = classes
-    model = DPBayesClassifier("sgd", bounds=(0, 10), epochs=1, **PUBLIC)
-    search = DPGridSearch(model, {"prior_scale": [0.5, 1.0]}, epsilon=1.0)
-    search.fit(X, y)
-    with pytest.warns(dpbnn.DpbnnWarning, match=f"{SECOND_FIT}.* epsilon = 2 and delta = 2e-05 "):
-        clone(search).fit(X, y)
-    with pytest.warns(dpbnn.DpbnnWarning, match=SECOND_FIT):
-        OneVsRestClassifier(DPBayesClassifier("sgd", bounds=(0, 10), epochs=1, dataset_size=1500)).fit(X, X[:, :2] > 5)
-
-
-def test_a_fit_of_others_does_not_count_and_copies_do(classes):
-    model = DPBayesClassifier("sgd", bounds=(0, 10), **FULL_BATCH).fit(*classes)
-    DPBayesClassifier("sgd", bounds=(0, 10), **FULL_BATCH).fit(*classes)
-    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(clone(model)))):
-        copied._spending().fits = 1
-        with pytest.warns(dpbnn.DpbnnWarning, match=SECOND_FIT):
-            copied.fit(*classes)
-
-
-def test_no_record_is_kept_in_the_estimator_or_its_pickle(classes):
-    X, y = classes
-    X = X.copy()
-    X[17] = [1.2345678901234567, 2.3456789012345678, 3.4567890123456789]
-    model = DPBayesClassifier(bounds=(0, 10), **PUBLIC).fit(X, y)
-    text = pickle.dumps(model)
-    again = pickle.loads(text)
-    assert X[17].tobytes() not in text
-    assert X[17].astype(np.float32).tobytes() not in text
-    np.testing.assert_array_equal(again.predict(X).shape, (1500,))
-    assert again.guarantee_ == model.guarantee_
-    assert clone(model).get_params()["bounds"] == (0, 10)
-
-
-def test_the_same_fit_again_spends_nothing(classes):
-    X, y = classes
-    with dpbnn.BudgetAccountant(epsilon=1.5, delta=1e-4) as budget:
-        model = DPBayesClassifier(bounds=(0, 10), **PUBLIC).fit(X, y)
-        release = model.release_
-        with pytest.warns(dpbnn.DpbnnWarning, match="nothing is spent"):
-            assert model.fit(X, y).release_ is release
-        assert len(budget.charges) == 1
-        with pytest.raises(dpbnn.BudgetError):
-            model.fit(X.copy(), y)
-        with pytest.raises(dpbnn.BudgetError):
-            model.set_params(random_state=1).fit(X, y)
-
-
-@FITS_AGAIN
-def test_a_fit_with_people_is_not_one_without_them(classes):
-    X, y = classes
-    people = np.arange(len(X)) // 2
-    model = DPBayesClassifier(bounds=(0, 10), **PUBLIC).fit(X, y, people)
-    release = model.release_
-    del people
-    assert model.fit(X, y).release_ is not release
-
-
-def test_a_refused_fit_leaves_no_labels(classes):
-    model = DPBayesClassifier(bounds=(0, 10))
-    taken = pytest.warns(dpbnn.DpbnnWarning, match="takes the class labels")
-    with dpbnn.BudgetAccountant(epsilon=0.5, delta=1e-4), taken, pytest.raises(dpbnn.BudgetError):
-        model.fit(*classes)
-    assert not [name for name in vars(model) if name in ("classes_", "bounds_", "release_")]
 
 
 @FITS_AGAIN
@@ -304,97 +167,6 @@ def test_a_budget_is_charged_once_for_bounds_and_training_before_either(classes,
         DPBayesClassifier(epsilon=0.8).fit(*classes)
         assert budget.spent()[0] == pytest.approx(0.8, rel=1e-3)
     assert watch.calls
-
-
-@FITS_AGAIN
-@pytest.mark.slow
-def test_other_processes_do_not_pass_a_budget_by(classes):
-    X, y = classes
-    model = DPBayesClassifier(bounds=(0, 10), epochs=1)
-    searching = DPGridSearch(model, {"prior_scale": [1.0]})
-    several = OneVsRestClassifier(model, n_jobs=2).fit(X, y)  # workers that are older than the budget
-    with dpbnn.BudgetAccountant(epsilon=1.0, delta=1e-4) as budget:
-        for spend in (
-            lambda: clone(several).fit(X, y),
-            lambda: cross_val_score(searching, X, y, cv=2, n_jobs=2, error_score="raise"),
-        ):
-            with pytest.raises(dpbnn.BudgetError, match="n_jobs=1"):
-                spend()
-        assert not budget.charges
-        DPBayesClassifier(bounds=(0, 10), epochs=1, **PUBLIC).fit(X, y)
-    clone(several).fit(X, y)
-
-
-def _warned_in_a_worker(sent, X, y):
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        pickle.loads(sent).fit(X, y)
-    return [str(own.message) for own in found]
-
-
-def test_a_fit_in_another_process_says_that_nobody_adds_up(classes, older_worker):
-    sent = pickle.dumps(clone(DPBayesClassifier("sgd", bounds=(0, 10), **FULL_BATCH)))
-    for _ in range(2):
-        (text,) = older_worker.apply(_warned_in_a_worker, (sent, *classes))
-        assert re.match(
-            "This fit runs in another process than its estimator was made in, .* spends epsilon again", text
-        )
-
-
-def test_the_old_name_of_uncertainty_works_and_says_the_new_one(classes):
-    model = DPBayesClassifier("sgd", bounds=(0, 10), random_state=0, **FULL_BATCH).fit(*classes)
-    with pytest.warns(FutureWarning, match="predict_doubt is now predict_uncertainty") as found:
-        old = model.predict_doubt(classes[0][:5])
-    np.testing.assert_array_equal(old, model.predict_uncertainty(classes[0][:5]))
-    assert found[0].filename == __file__
-
-
-def _fitted_in_a_worker(how, sent, X, y):
-    """What became of it, in a worker that unpickles all that it is sent and fits the first."""
-    first, *_ = [pickle.loads(own) for own in sent]
-    own = {
-        "itself": lambda: first,
-        "a clone": lambda: clone(first),
-        "sent on": lambda: pickle.loads(pickle.dumps(first)),
-    }
-    try:
-        own[how]().fit(X, y)
-    except dpbnn.BudgetError as error:
-        return str(error)
-    return "fitted"
-
-
-@pytest.fixture(scope="module")
-def older_worker():
-    """A process that is there before any budget."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        pool.apply(os.getpid)
-        yield pool
-
-
-@pytest.mark.parametrize(
-    "how", ["itself", *(pytest.param(own, marks=pytest.mark.slow) for own in ("a clone", "sent on"))]
-)
-@pytest.mark.parametrize("searching", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_what_is_sent_under_a_budget_does_not_forget_it_whatever_comes_after_it(classes, older_worker, how, searching):
-    """It is fitted when the budget is closed already, so that the worker knows from the estimator alone."""
-    X, y = classes
-    model = DPBayesClassifier(method="sgd", bounds=(0, 10), epochs=1, **PUBLIC)
-    model = DPGridSearch(model, {"prior_scale": [1.0]}) if searching else model
-    before = pickle.dumps(model)
-    with dpbnn.BudgetAccountant(epsilon=1.0, delta=1e-4):
-        under = pickle.dumps(model)
-    for sent, expected in (([under], "n_jobs=1"), ([under, before], "n_jobs=1"), ([before, under], "fitted")):
-        assert expected in older_worker.apply(_fitted_in_a_worker, (how, sent, X, y))
-    pickle.loads(under).fit(X, y)  # in the process of the budget itself, after it
-
-
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux tells")
-def test_an_older_template_is_not_fitted_in_an_older_worker_while_a_budget_is_open(classes, older_worker):
-    before = pickle.dumps(DPBayesClassifier(bounds=(0, 10), epochs=1, **PUBLIC))
-    with dpbnn.BudgetAccountant(epsilon=1.0, delta=1e-4):
-        assert "n_jobs=1" in older_worker.apply(_fitted_in_a_worker, ("itself", [before], *classes))
-    assert older_worker.apply(_fitted_in_a_worker, ("itself", [before], *classes)) == "fitted"
 
 
 def test_they_work_in_a_pipeline(classes):
@@ -440,25 +212,12 @@ def test_bad_arguments_are_refused_by_name(classes, wrong, message):
         DPBayesClassifier(**{"bounds": (0, 10)} | PUBLIC | wrong).fit(*classes)
 
 
-def test_one_huge_record_is_clipped_like_any_other(numbers):
-    X, y = numbers
-    X, y = X.copy(), y.copy()
-    X[0], y[0] = 1e300, -1e300
-    bounds = {"bounds": (0, 10), "target_bounds": (50, 350)}
-    model = DPBayesRegressor(epsilon=3.0, dataset_size=4000, **bounds).fit(X, y)
-    assert model.score(X[1:], y[1:]) > 0.8
-
-
 class Interrupt(Exception):
     pass
 
 
 def cut(*_, **__):
     raise Interrupt
-
-
-FULL_BATCH = {"batch_size": 1500, "dataset_size": 1500, "classes": ["no", "yes"], "epochs": 9}
-"""Accounted for in no time."""
 
 
 @pytest.mark.parametrize(
