@@ -179,6 +179,7 @@ def test_every_method_can_be_asked_for(folder, capsys, method):
         ("fit bad.csv --schema schema.toml --out m --epsilon 1", "row 1, column 'city': expected one of"),
         ("fit bad.parquet --schema schema.toml --out m --epsilon 1", "cannot be read as a Parquet file"),
         ("predict none data.csv", "none must be a folder that dpbnn fit wrote"),
+        ("predict none data.csv --out data.csv", "none must be a folder that dpbnn fit wrote"),
         ("evaluate none data.csv", "none must be a folder that dpbnn fit wrote"),
         ("schema none.csv", "none.csv must be a CSV or Parquet file"),
         ("schema data.csv --no-header", "--no-header and --names must be given together"),
@@ -272,7 +273,7 @@ def test_new_rows_without_a_header_need_no_target(folder, capsys):
     assert json.loads(printed.out)["rows"] == 2
     code, printed = run(capsys, "predict", "model", "new.csv", "--out", "predicted.xlsx")
     assert code == 2
-    assert "--out must end in .csv or .parquet" in printed.err
+    assert "--out must be a name that ends in .csv or .parquet" in printed.err
 
 
 def test_rows_are_numbered_as_in_the_file_also_where_some_were_dropped(folder, capsys):
@@ -327,7 +328,7 @@ def test_an_interrupted_run_goes_on_and_buys_nothing_twice(folder, capsys, how, 
     assert "holds an unfinished run; continue it with --resume" in printed.err
     code, printed = fit(capsys, "--epochs", "700", "--json", "--resume", schema="numbers.toml")
     assert code == 2
-    assert "other settings or another schema" in printed.err
+    assert "belongs to a run with other settings" in printed.err
     watch = Watch()(monkeypatch)
     code, printed = fit(capsys, *same, "--resume", schema="numbers.toml")
     assert code == 0
@@ -380,7 +381,7 @@ def test_a_release_that_is_ready_is_handed_over_and_never_made_again(folder, cap
     monkeypatch.setattr(fitting, "train", lambda *_, **__: pytest.fail("trained again"))
     code, printed = fit(capsys, "--resume", "--quiet", "--clip-norm", "7")
     assert code == 2
-    assert "other settings or another schema" in printed.err
+    assert "belongs to a run with other settings" in printed.err
     code, _ = fit(capsys, "--resume", "--quiet")
     assert code == 0
     assert (folder / "model" / "posterior.safetensors").read_bytes() == ready

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("opendp")
 
+from dpbnn.errors import DpbnnError
 from dpbnn.tables import encoding, fitting
 from dpbnn.tables.encoding import Encoding
 from dpbnn.tables.fitting import Order, fit_table
@@ -92,7 +93,25 @@ def test_bad_rows_are_refused_before_anything_is_bought_or_begun(file, monkeypat
     watch = Watch()(monkeypatch)
     with file.open("a") as lines:
         lines.write("5000,30,7,Paris,1.8\n")
-    with pytest.raises(ValueError, match="row 2001, column 'city'"):
+    with pytest.raises(DpbnnError, match="row 2001, column 'city'"):
         fit_table(order(file, "height"), "")
     assert not watch.calls
     assert [left.name for left in file.parent.iterdir()] == ["data.csv"]
+
+
+def test_a_run_that_is_resumed_on_another_table_or_schema_is_told_so(file, monkeypatch):
+    """Nothing is said of how many rows there are."""
+
+    def cut(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fitting, "train", cut)
+    with pytest.raises(KeyboardInterrupt):
+        fit_table(order(file, "city"), "")
+    with pytest.raises(DpbnnError, match="belongs to a run with another schema; resume it with that"):
+        fit_table(order(file, "city", COLUMNS | {"age": Number(0.0, 99.0)}, resume=True), "")
+    with file.open("a") as lines:
+        lines.write("5000,30,7,Oslo,1.8\n")
+    with pytest.raises(DpbnnError, match="belongs to a run with another table, of more or fewer rows") as error:
+        fit_table(order(file, "city", resume=True), "")
+    assert "200" not in str(error.value)

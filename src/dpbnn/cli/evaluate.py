@@ -14,7 +14,7 @@ def evaluate(
     model: ModelFolder,
     data: Annotated[str, typer.Argument(help="A CSV or Parquet file with rows whose target is known.")],
     public: Annotated[
-        bool | None, typer.Option("--public/--private", help="Whether the test data is public; asked if not said.")
+        bool | None, typer.Option("--public/--private", help="Whether the test data is public; if not given, it asks.")
     ] = None,
     draws: Draws = 100,
     seed: Seed = None,
@@ -32,9 +32,9 @@ def evaluate(
     if public is None:
         public = sys.stdin.isatty() and typer.confirm(f"Is {data} public?", default=False)
     figures = figures_of(loaded, loaded.predict(rows, draws, seed), loaded.targets(rows), public)
-    promise = figures["guarantee"]
-    of_the_model = f"{promise['epsilon']:g}, {promise['delta']:g} for {promise['unit']}"
-    told = figures | {"epsilon, delta of the model": of_the_model}
-    lines = [f"{name.replace('_', ' '):32}{told[name]}" for name in told if name not in ("guarantee", "caution")]
+    guarantee = figures["guarantee"]
+    printed = {name: value for name, value in figures.items() if name not in ("guarantee", "caution")}
+    printed["epsilon, delta of the model"] = f"{guarantee['epsilon']:g}, {guarantee['delta']:g} for {guarantee['unit']}"
+    lines = [f"{name.replace('_', ' '):32}{value}" for name, value in printed.items()]
     caution = [f"\n{figures['caution']}"] if "caution" in figures else []
     show(as_json, figures, "\n".join(lines + caution))

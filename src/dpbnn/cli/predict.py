@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from dpbnn.cli.options import AsJson, Draws, ModelFolder, Seed, refuse, show, unused
-from dpbnn.errors import DpbnnError
 
 __all__ = ["predict"]
 
@@ -27,13 +26,13 @@ def predict(
     from dpbnn.tables.reading import is_parquet
     from dpbnn.tables.reporting import predicted_columns, write_predictions
 
-    target = unused(out)
-    if target.suffix.lower() != ".csv" and not is_parquet(out):
-        raise DpbnnError(f"--out must end in .csv or .parquet, got {out}.")
-    if not 0 < level < 1:
-        refuse("--level", "> 0 and < 1", level)
     loaded = load_table_model(model)
     rows = loaded.read(data, with_target=False)
+    target = unused(out)
+    if target.suffix.lower() != ".csv" and not is_parquet(out):
+        refuse("--out", "a name that ends in .csv or .parquet", out)
+    if not 0 < level < 1:
+        refuse("--level", "> 0 and < 1", level)
     added = predicted_columns(loaded, loaded.predict(rows, draws, seed), level)
     write_predictions(loaded.whole(data), added, target, loaded.encoding.schema.separator)
     done = f"{out} has {rows.rows} rows with {', '.join(added)}."

@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -223,7 +224,7 @@ def _terms(order: Order, rows: int) -> Terms:
 
 
 def _begin(order: Order, chosen: Chosen) -> None:
-    """The run's own folder; one that is resumed must be of the same plan and schema, and not handed over already."""
+    """Make the folder of a run; one that is resumed must be of the same terms, and not handed over already."""
     plan = json.loads(chosen.plan.to_json())
     terms = {"plan": plan, "purchases": chosen.purchases, "schema": as_values(order.schema), "method": chosen.method}
     file = order.unfinished / TERMS
@@ -241,11 +242,25 @@ def _begin(order: Order, chosen: Chosen) -> None:
         return
     if _finished(order).exists() and not file.is_file():
         return
-    if not file.is_file() or file.read_text() != json.dumps(terms):
+    if not file.is_file():
+        raise DpbnnError(f"{order.unfinished} holds no run any more, as its release has been handed over; delete it.")
+    begun_with = file.read_text()
+    if begun_with != json.dumps(terms):
         raise DpbnnError(
-            f"{order.unfinished} belongs to a run with other settings or another schema, or its release has been "
-            "handed over; resume it with those, or delete it (what it has released stays spent)."
+            f"{order.unfinished} belongs to a run with {_difference(begun_with, terms)}; resume it with that, or "
+            "delete it (what it has released stays spent)."
         )
+
+
+def _difference(begun_with: str, terms: Mapping[str, Any]) -> str:
+    """What has changed since a run began."""
+    with suppress(ValueError, KeyError, TypeError):  # a damaged file
+        before = json.loads(begun_with)
+        if before["schema"] != terms["schema"]:
+            return "another schema"
+        if before["plan"]["dataset_size"] != terms["plan"]["dataset_size"]:
+            return "another table, of more or fewer rows"
+    return "other settings"
 
 
 def _with_bought_bounds(encoding: Encoding, rows: Encoded, bought: Purchase, ledger: Ledger) -> Encoding:

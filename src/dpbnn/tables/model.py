@@ -21,7 +21,7 @@ from dpbnn.tables.training import EXPECTED, in_units
 __all__ = ["TableModel", "load_table_model", "log_of", "settings_of", "shown"]
 
 
-ROUGH_DOUBT = (
+ROUGH_UNCERTAINTY = (
     "Take mutual_information and epistemic_std for a rough guide: draws differ by the noise of privacy more than by "
     "what the rows leave open. Predictions are averages over them, and not affected (docs/tables.md)."
 )
@@ -56,7 +56,7 @@ class TableModel:
         found = [str(own) for own in lint.noted(settings.get("findings", {})) if own.name not in OF_ALL_CHAINS]
         said = settings.get("warnings", ())
         others = [text for text in said if not any(re.match(own, text) for own in EXPECTED)]
-        return (*found, *others, *([ROUGH_DOUBT] if len(others) < len(said) else []))
+        return (*found, *others, *([ROUGH_UNCERTAINTY] if len(others) < len(said) else []))
 
     @property
     def bought_bounds(self) -> dict[str, tuple[Any, Any]]:
