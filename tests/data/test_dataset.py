@@ -30,57 +30,6 @@ def test_draws_of_a_dataset_from_a_generator_of_its_own_are_refused(generator, w
         fit_on(Augmented(generator), execution=dpbnn.Execution(dataset_workers=workers))
 
 
-class Erasing(Pairs):
-    """Draws by a generator that it holds somewhere, and shows it rarely."""
-
-    def __init__(self, hold):
-        self.hold = hold
-
-
-class WithSlots:
-    __slots__ = ("rng",)
-
-    def __init__(self, rng):
-        self.rng = rng
-
-
-GLOBAL = np.random.default_rng(0)
-
-
-def by_a_global():
-    return GLOBAL.random() < 0.01
-
-
-def holders():
-    rng = np.random.default_rng(0)
-    return {
-        "attribute": rng,
-        "list": [[rng]],
-        "bound method": rng.random,
-        "closure": lambda: rng.random(),
-        "global": by_a_global,
-        "partial": partial(max, rng),
-        "slots": WithSlots(rng),
-        "object": Erasing(rng),
-        "torch": torch.Generator(),
-        "NumPy, old": np.random.RandomState(0),
-        "NumPy, bits": np.random.PCG64(0),
-        "Python": random.Random(0),
-    }
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("hold", holders())
-def test_a_dataset_that_holds_a_generator_is_refused_however_rarely_it_draws(hold, workers):
-    with pytest.raises(DpbnnError, match="leave the generator out"):
-        as_records(Erasing(holders()[hold]), None, torch.float32).refuse_known_draws(workers)
-
-
-@pytest.mark.parametrize("hold", [np.random.rand, random.random, torch.rand, np.random, torch.nn.Dropout(0.5), X])
-def test_generators_of_the_process_are_no_generators_of_a_datasets_own(hold):
-    assert not as_records(Erasing(hold), None, torch.float32).draws_unseen
-
-
 def test_a_dataset_that_reads_all_records_into_one_buffer_is_refused():
     class Reused(Pairs):
         buffer = torch.zeros(3)

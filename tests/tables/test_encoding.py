@@ -86,19 +86,6 @@ def test_a_file_without_header_takes_the_schemas_names(tmp_path):
     assert encoded(tmp_path, "50, 0, a, no\n 25 ,1,b,yes\n", schema).x.shape == (2, 7)
 
 
-def test_missing_columns_and_files_are_named(tmp_path):
-    with pytest.raises(DpbnnError, match="must have the column 'job', got 'age', 'gain', 'y'"):
-        table_of(tmp_path, "age,gain,y\n1,2,no\n")
-    with pytest.raises(DpbnnError, match="no such file"):
-        read_table(tmp_path / "none.csv", ["a"])
-    with pytest.raises(DpbnnError, match="cannot be read as a table") as error:
-        table_of(tmp_path, "age,gain,job,y\n1,2,SECRET\n")
-    assert "SECRET" not in str(error.value)
-    (tmp_path / "x.parquet").write_bytes(b"no parquet")
-    with pytest.raises((DpbnnError, ValueError)):
-        read_table(tmp_path / "x.parquet", ["a"])
-
-
 def test_bought_bounds_complete_a_schema():
     schema = Schema({"a": Number(), "b": Number(0.0, 1.0), "y": Number(may_be_missing=False)}, "y")
     encoding = Encoding(schema)

@@ -109,23 +109,3 @@ def test_the_template_holds_the_header_and_no_value(tmp_path):
     with pytest.raises(DpbnnError, match="column 'age': type must be filled in"):
         parse_schema(values, "it")
     assert tomllib.loads(template("d", ["a", "b"], without_header=True))["names"] == ["a", "b"]
-
-
-def test_only_the_header_is_read(tmp_path):
-    file = tmp_path / "data.csv"
-    file.write_bytes(b"a,b\n" + b"\xff\xfe broken rows")
-    assert column_names(file) == ["a", "b"]
-
-
-@pytest.mark.parametrize("header", ["", "a,,b", "a,a"])
-def test_headers_without_names_are_refused(tmp_path, header):
-    (tmp_path / "data.csv").write_text(f"{header}\n1,2,3\n")
-    with pytest.raises(DpbnnError, match=r"must have a header|must hold a table"):
-        column_names(tmp_path / "data.csv")
-
-
-def test_a_row_is_not_taken_for_a_header(tmp_path):
-    (tmp_path / "data.csv").write_text("39,State-gov,77516\n")
-    with pytest.raises(DpbnnError, match="looks like a row") as error:
-        column_names(tmp_path / "data.csv")
-    assert "State-gov" not in str(error.value)
