@@ -40,7 +40,9 @@ def test_what_training_needs_is_there_at_most_0_4_seconds_after_torch():
     assert min(float(python(code)) for _ in range(3)) < 0.4
 
 
-@pytest.mark.parametrize("package", [dpbnn, dpbnn.audit, dpbnn.methods], ids=lambda package: package.__name__)
+@pytest.mark.parametrize(
+    "package", [dpbnn, dpbnn.audit, dpbnn.methods, dpbnn.tables], ids=lambda package: package.__name__
+)
 def test_names_that_are_imported_late_are_those_of_the_stub_that_a_type_checker_sees(package):
     stub = ast.parse(Path(package.__file__).with_suffix(".pyi").read_text())
     listed = {name.asname: node.module for node in stub.body[1:] for name in node.names}

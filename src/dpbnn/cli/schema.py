@@ -20,8 +20,8 @@ def schema(
     as_json: AsJson = False,
 ) -> None:
     """Write a schema to fill in: what is public about a table. Nothing but the header is read."""
-    from dpbnn.tables.reading import SEPARATORS, column_names
-    from dpbnn.tables.schema import template
+    from dpbnn.tables.reading import column_names
+    from dpbnn.tables.schema import SEPARATORS, template
 
     between = {"tab": "\t", "\\t": "\t"}.get(separator, separator)
     if between not in SEPARATORS:

@@ -3,13 +3,13 @@
 schema     what is public: columns, ranges, categories, the target, whose row it is
 reading    a CSV or Parquet file as columns of text
 encoding   columns as numbers between -1 and 1: clipped, scaled, one for each category
+settings   how to train, chosen from public facts; terms: what that buys, costs and promises
+training   a network on numbers between -1 and 1, for tables and estimators alike
 fitting    a private model from a file, through interruptions
-model      what is left: a release, and how rows become what it takes
+model      the release, and how rows become what it takes
 reporting  predictions as columns, figures with a caution
 """
 
-from dpbnn.tables.encoding import Encoded, Encoding
-from dpbnn.tables.reading import Table, read_table
-from dpbnn.tables.schema import Category, Number, Schema, read_schema, template
+from dpbnn._lazy import lazy_names
 
-__all__ = ["Category", "Encoded", "Encoding", "Number", "Schema", "Table", "read_schema", "read_table", "template"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

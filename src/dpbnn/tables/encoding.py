@@ -10,9 +10,11 @@ Nothing is learned from the rows, except for bounds that are bought.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
+import pyarrow as arrow
+import pyarrow.compute as compute
 
 from dpbnn.errors import DpbnnError
 from dpbnn.privacy.queries.bounds import Bounds
@@ -141,9 +143,6 @@ def _scaled(column: Number, values: np.ndarray) -> np.ndarray:
 
 def numbers(name: str, column: Number, table: Table, schema: Schema) -> np.ndarray:
     """The values of a column, NaN where they are missing."""
-    import pyarrow as arrow
-    import pyarrow.compute as compute
-
     given = table.columns[name]
     if arrow.types.is_string(given.type) or arrow.types.is_large_string(given.type):
         text = compute.utf8_trim_whitespace(given)
@@ -152,27 +151,23 @@ def numbers(name: str, column: Number, table: Table, schema: Schema) -> np.ndarr
         try:
             values = compute.cast(filled, arrow.float64()).to_numpy(zero_copy_only=False)
         except arrow.ArrowInvalid:
-            row = next(place for place, item in enumerate(filled) if not _is_number(item))
-            _refuse(table, name, row, "a number such as 45.5, got something else")
+            is_wrong = [not _is_number(item) for item in filled]
+            _refuse_if(is_wrong, table, name, "a number such as 45.5, got something else")
+            raise DpbnnError(f"{table.path}: column {name!r} must hold numbers, got something else.") from None
     else:
         try:
             values = compute.cast(given, arrow.float64(), safe=False).to_numpy(zero_copy_only=False)
         except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError):
             raise DpbnnError(f"{table.path}: column {name!r} must hold numbers, got {given.type}.") from None
         is_missing = np.isnan(values)
-    if is_missing.any() and not column.may_be_missing:
-        _refuse(table, name, _first(is_missing), f"a number, got a missing value; {OF_MISSING}")
-    is_infinite = ~np.isfinite(values) & ~is_missing
-    if is_infinite.any():
-        _refuse(table, name, _first(is_infinite), "a finite number")
+    if not column.may_be_missing:
+        _refuse_if(is_missing, table, name, f"a number, got a missing value; {OF_MISSING}")
+    _refuse_if(~np.isfinite(values) & ~is_missing, table, name, "a finite number")
     return np.where(is_missing, np.nan, values)
 
 
 def categories(name: str, column: Category, table: Table, schema: Schema) -> np.ndarray:
     """The place of each row's value; behind the values: other, missing."""
-    import pyarrow as arrow
-    import pyarrow.compute as compute
-
     given = table.columns[name]
     try:
         text = compute.utf8_trim_whitespace(compute.cast(given, arrow.string()))
@@ -180,29 +175,23 @@ def categories(name: str, column: Category, table: Table, schema: Schema) -> np.
         raise DpbnnError(f"{table.path}: column {name!r} must hold texts, got {given.type}.") from None
     known = compute.index_in(text, value_set=arrow.array(column.values, arrow.string()))
     places = compute.fill_null(known, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    is_unknown = places < 0
-    is_missing = _is_missing(text, schema) & is_unknown
-    is_other = is_unknown & ~is_missing
-    if is_missing.any() and not column.may_be_missing:
-        _refuse(table, name, _first(is_missing), f"a category, got a missing value; {OF_MISSING}")
-    if is_other.any() and not column.other:
-        _refuse(table, name, _first(is_other), f"one of the schema's values, got another; {OF_OTHERS}")
+    is_missing = _is_missing(text, schema) & (places < 0)
+    is_other = (places < 0) & ~is_missing
+    if not column.may_be_missing:
+        _refuse_if(is_missing, table, name, f"a category, got a missing value; {OF_MISSING}")
+    if not column.other:
+        _refuse_if(is_other, table, name, f"one of the schema's values, got another; {OF_OTHERS}")
     places[is_other] = len(column.values)
     places[is_missing] = len(column.values) + column.other
     return places
 
 
 def _is_missing(text: Any, schema: Schema) -> np.ndarray:
-    import pyarrow as arrow
-    import pyarrow.compute as compute
-
     listed = compute.is_in(text, value_set=arrow.array(schema.missing, text.type))
     return compute.or_(listed, text.is_null()).to_numpy(zero_copy_only=False)
 
 
 def _is_number(item: Any) -> bool:
-    import pyarrow as arrow
-
     try:
         item.cast(arrow.float64())
     except arrow.ArrowInvalid:
@@ -210,9 +199,8 @@ def _is_number(item: Any) -> bool:
     return True
 
 
-def _first(where: np.ndarray) -> int:
-    return int(np.argmax(where))
-
-
-def _refuse(table: Table, name: str, row: int, expected: str) -> NoReturn:
-    raise DpbnnError(f"{table.path}, row {table.number_of(row)}, column {name!r}: expected {expected}.") from None
+def _refuse_if(wrong: Any, table: Table, name: str, expected: str) -> None:
+    """Name the first row that is wrong, and never its value."""
+    if np.any(wrong):
+        row = table.number_of(int(np.argmax(wrong)))
+        raise DpbnnError(f"{table.path}, row {row}, column {name!r}: expected {expected}.") from None

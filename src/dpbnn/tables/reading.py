@@ -4,7 +4,6 @@ Types are never guessed from values: a CSV file is read as text throughout, and 
 """
 
 import csv
-import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,18 +13,24 @@ from typing import Any
 import numpy as np
 
 from dpbnn.errors import DpbnnError
+from dpbnn.tables.schema import SEPARATORS
 
-__all__ = ["SEPARATORS", "Table", "column_names", "is_parquet", "number_of_columns", "read_table", "separator_of"]
+try:
+    import pyarrow as arrow
+    import pyarrow.csv as arrow_csv
+    import pyarrow.parquet as parquet
+except ModuleNotFoundError as error:
+    raise DpbnnError("Tables need pyarrow, which is not installed: pip install 'dpbnn[tables]'.") from error
 
-PARQUET = (".parquet", ".pq")
-SEPARATORS = (",", ";", "\t", "|")
+__all__ = ["Table", "column_names", "is_parquet", "number_of_columns", "read_table", "separator_of"]
+
 MOST_NAMES = 20
 """Of a header that a message shows."""
 
 
 @dataclass(eq=False)
 class Table:
-    """Columns as Arrow arrays, all of one length; `path` for messages, with `places` of rows that are not all."""
+    """Columns of a file as Arrow arrays of one length; `places` says where in the file the rows are, if not all are here."""
 
     path: Path
     columns: dict[str, Any]
@@ -33,21 +38,22 @@ class Table:
     places: np.ndarray | None = None
 
     def taken(self, places: np.ndarray) -> "Table":
-        """Some of the rows."""
-        return Table(self.path, {name: own.take(places) for name, own in self.columns.items()}, len(places), places)
+        """The table of these rows alone."""
+        columns = {name: column.take(places) for name, column in self.columns.items()}
+        return Table(self.path, columns, len(places), places)
 
     def number_of(self, row: int) -> int:
-        """As a person counts the rows of the file, from 1 and without the header."""
+        """A row's number as a person counts the rows of the file: from 1, without the header."""
         return 1 + (row if self.places is None else int(self.places[row]))
 
 
 def is_parquet(path: str | Path) -> bool:
-    """By its name."""
-    return Path(path).suffix.lower() in PARQUET
+    """Whether a file's name says so."""
+    return Path(path).suffix.lower() in (".parquet", ".pq")
 
 
 def number_of_columns(path: str | Path, separator: str) -> int:
-    """Of the first line of a CSV file."""
+    """How many columns the first line of a CSV file has."""
     return len(_first_line(_existing(path), separator))
 
 
@@ -70,11 +76,11 @@ def column_names(path: str | Path, separator: str = ",") -> list[str]:
     file = _existing(path)
     if is_parquet(file):
         try:
-            return list(_arrow("parquet").read_schema(file).names)
+            return list(parquet.read_schema(file).names)
         except (OSError, ValueError) as error:
             raise DpbnnError(f"{file} cannot be read as a Parquet file.") from error
     names = [name.strip() for name in _first_line(file, separator)]
-    other = next((own for own in SEPARATORS if own != separator and own in names[0]), None)
+    other = next((known for known in SEPARATORS if known != separator and known in names[0]), None)
     if len(names) == 1 and other is not None:
         raise DpbnnError(
             f"{file} must have columns parted by {separator!r}, got a header with {other!r} in it; dpbnn schema takes "
@@ -104,26 +110,27 @@ def _is_number(name: str) -> bool:
 def read_table(
     path: str | Path, wanted: Sequence[str], names: Sequence[str] | None = None, separator: str = ","
 ) -> Table:
-    """The `wanted` columns of a file; `names` are those of all of its columns, where it has no header."""
-    file = _existing(path)
+    """The `wanted` columns of a file; `names` are those of all its columns, if it has no header."""
+    file, has_header = _existing(path), names is None
     if names is None:
         separator = separator_of(file, wanted, separator)
-    found = list(names) if names is not None and not is_parquet(file) else column_names(file, separator)
-    lacking = [name for name in wanted if name not in found]
+    if names is None or is_parquet(file):
+        names = column_names(file, separator)
+    lacking = [name for name in wanted if name not in names]
     if lacking:
-        shown = ", ".join(map(repr, found[:MOST_NAMES])) + ", ..." * (len(found) > MOST_NAMES)
+        shown = ", ".join(map(repr, names[:MOST_NAMES])) + ", ..." * (len(names) > MOST_NAMES)
         if len(lacking) == len(wanted):  # perhaps there is no header, and this is somebody's row
             shown = "a first line that names none of the columns (perhaps it is no header)"
         raise DpbnnError(f"{file} must have the column {lacking[0]!r}, got {shown}.")
     try:
         if is_parquet(file):
-            table = _arrow("parquet").read_table(file, columns=list(wanted))
+            table = parquet.read_table(file, columns=list(wanted))
         else:
-            table = _csv(file, wanted, found, names is not None, separator)
-    except (OSError, ValueError) as error:  # Arrow's errors are such
+            table = _read_csv(file, wanted, names, has_header, separator)
+    except (OSError, ValueError) as error:  # Arrow's errors are of these kinds
         raise DpbnnError(f"{file} cannot be read as a table: {_reason(error, file, separator)}.") from None
     if not is_parquet(file):
-        _check_lines(file, table.num_rows + (names is None))
+        _check_lines(file, table.num_rows + has_header)
     columns = {name: table.column(name).combine_chunks() for name in wanted}
     return Table(file, columns, table.num_rows)
 
@@ -132,27 +139,27 @@ def _check_lines(file: Path, expected: int) -> None:
     """Every line is a row: a quote that one record opens and does not close would swallow those of others.
 
     Arrow ends a row at a lone carriage return too, so that a record full of them could make up for the rows that it
-    swallows: without any, as many rows as lines means that each is on one.
+    swallows. Where there are none, as many rows as lines means that each row is on one line.
     """
-    found = 0
+    count = 0
     with file.open("rb") as lines:
         for line in lines:
             text = line.removesuffix(b"\n").removesuffix(b"\r")
-            found += bool(text)
+            count += bool(text)
             if b"\r" in text:
                 raise DpbnnError(
                     f"{file} must end its lines with a line feed, got a lone carriage return; remove it, or save the "
                     "table as Parquet."
                 )
-    if found != expected:
+    if count != expected:
         raise DpbnnError(
-            f"{file} must have each row on a line of its own, got {expected} rows on {found} lines: a quote is not "
+            f"{file} must have each row on a line of its own, got {expected} rows on {count} lines: a quote is not "
             "closed, or a value holds a line break. Clean such values, or save the table as Parquet."
         )
 
 
 def separator_of(path: str | Path, wanted: Sequence[str], usual: str) -> str:
-    """The one with which a header names all that is wanted: a file may be saved otherwise than the one trained on."""
+    """The separator with which the header names all that is wanted: new rows may be saved otherwise than the old."""
     file = _existing(path)
     for separator in () if is_parquet(file) else (usual, *SEPARATORS):
         if set(wanted) <= {name.strip() for name in _first_line(file, separator)}:
@@ -160,15 +167,16 @@ def separator_of(path: str | Path, wanted: Sequence[str], usual: str) -> str:
     return usual
 
 
-def _csv(file: Path, wanted: Sequence[str], names: list[str], without_header: bool, separator: str) -> Any:
-    reader, arrow = _arrow("csv"), _arrow("")
-    text = {name: arrow.string() for name in names}
-    return reader.read_csv(
+def _read_csv(file: Path, wanted: Sequence[str], names: Sequence[str], has_header: bool, separator: str) -> Any:
+    return arrow_csv.read_csv(
         file,
-        read_options=reader.ReadOptions(column_names=names, skip_rows=0 if without_header else 1),
-        parse_options=reader.ParseOptions(delimiter=separator, newlines_in_values=True),
-        convert_options=reader.ConvertOptions(
-            column_types=text, include_columns=list(wanted), strings_can_be_null=False, quoted_strings_can_be_null=False
+        read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=int(has_header)),
+        parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+        convert_options=arrow_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, arrow.string()),
+            include_columns=list(wanted),
+            strings_can_be_null=False,
+            quoted_strings_can_be_null=False,
         ),
     )
 
@@ -176,30 +184,19 @@ def _csv(file: Path, wanted: Sequence[str], names: list[str], without_header: bo
 def _existing(path: str | Path) -> Path:
     file = Path(path)
     if not file.is_file():
-        found = "a folder" if file.is_dir() else "no such file"
-        raise DpbnnError(f"{file} must be a CSV or Parquet file, got {found}.")
+        kind = "a folder" if file.is_dir() else "no such file"
+        raise DpbnnError(f"{file} must be a CSV or Parquet file, got {kind}.")
     return file
 
 
-def _arrow(part: str) -> Any:
-    try:
-        return importlib.import_module(f"pyarrow.{part}" if part else "pyarrow")
-    except ModuleNotFoundError as error:
-        raise DpbnnError("Tables need pyarrow, which is not installed: pip install 'dpbnn[tables]'.") from error
-
-
 def _reason(error: Exception, file: Path, separator: str) -> str:
-    """Arrow quotes rows in its messages; here are the facts in them that are no values."""
+    """The facts in Arrow's message that are no values: it quotes rows."""
     text = str(error)
     if "UTF8" in text or "UTF-8" in text:
         return "it is not in UTF-8; save it as such"
     if counts := re.search(r"Expected (\d+) columns, got (\d+)", text):
-        line = _first_line_without(int(counts[1]), file, separator)
+        with file.open(encoding="utf-8", errors="replace", newline="") as lines:
+            rows = csv.reader(lines, delimiter=separator)
+            line = next((f" (line {rows.line_num})" for row in rows if row and len(row) != int(counts[1])), "")
         return f"every row must have {counts[1]} columns, got one with {counts[2]}{line}"
     return text.splitlines()[0].split(":")[0] if text else type(error).__name__
-
-
-def _first_line_without(columns: int, file: Path, separator: str) -> str:
-    with file.open(encoding="utf-8", errors="replace", newline="") as lines:
-        rows = csv.reader(lines, delimiter=separator)
-        return next((f" (line {rows.line_num})" for row in rows if row and len(row) != columns), "")

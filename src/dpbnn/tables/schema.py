@@ -25,16 +25,30 @@ from typing import Any
 
 from dpbnn import _validate
 from dpbnn.errors import DpbnnError
-from dpbnn.tables.reading import SEPARATORS
 
-__all__ = ["Category", "Column", "Number", "Schema", "as_values", "parse_schema", "read_schema", "template"]
+__all__ = [
+    "SEPARATORS",
+    "Category",
+    "Column",
+    "Number",
+    "Schema",
+    "as_values",
+    "parse_schema",
+    "read_schema",
+    "template",
+]
 
-TYPES = ("number", "category", "ignore")
+SEPARATORS = (",", ";", "\t", "|")
+
 SCALES = ("linear", "log")
 MISSING = ("", "NA", "NaN", "nan", "null", "?")
-OF_NUMBERS = ("type", "low", "high", "scale", "may_be_missing")
-OF_CATEGORIES = ("type", "values", "other", "may_be_missing")
 OF_TABLE = ("target", "rows", "person", "rows_per_person", "missing", "separator", "names", "columns")
+OF_COLUMN = {
+    "number": ("type", "low", "high", "scale", "may_be_missing"),
+    "category": ("type", "values", "other", "may_be_missing"),
+    "ignore": None,
+}
+"""The types of columns, each with the words of its description; in one that is ignored anything may stand."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +99,12 @@ class Schema:
 
     @property
     def features(self) -> dict[str, Column]:
-        """All but the target."""
+        """The columns but the target."""
         return {name: column for name, column in self.columns.items() if name != self.target}
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Of the target, or none."""
+        """The target's classes; none where it is a number."""
         target = self.columns[self.target]
         return target.values if isinstance(target, Category) else ()
 
@@ -103,8 +117,7 @@ class Schema:
 def read_schema(path: str | Path, target: str | None = None) -> Schema:
     """The schema in a file; `target` overrides what it names."""
     try:
-        text = Path(path).read_text()
-        values = tomllib.loads(text)
+        values = tomllib.loads(Path(path).read_text())
     except OSError as error:
         raise DpbnnError(f"schema {path} cannot be read ({error.strerror}); dpbnn schema writes one.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -113,38 +126,24 @@ def read_schema(path: str | Path, target: str | None = None) -> Schema:
 
 
 def parse_schema(values: Mapping[str, Any], where: str) -> Schema:
-    """Checked as strictly as an argument."""
-    _known(where, values, OF_TABLE)
-    given = values.get("columns")
-    if not isinstance(given, Mapping) or not given:
+    """A schema from its values, checked as strictly as an argument."""
+    _refuse_unknown(where, values, OF_TABLE)
+    described = values.get("columns")
+    if not isinstance(described, Mapping) or not described:
         raise DpbnnError(f"{where} must describe columns, each as [columns.NAME], got none.")
-    columns = {}
-    for name, own in given.items():
-        column = _column(f"{where}, column {name!r}", own)
-        if column is not None:
-            columns[name] = column
+    parsed = {name: _column(f"{where}, column {name!r}", description) for name, description in described.items()}
+    columns = {name: column for name, column in parsed.items() if column is not None}
     target = _validate.one_of(f"{where}: target", values.get("target"), columns)
     if len(columns) < 2:
         raise DpbnnError(f"{where} must use at least one column beside the target, got none.")
-    own_target = columns[target]
-    if own_target.may_be_missing or getattr(own_target, "other", False):
-        raise DpbnnError(
-            f"{where}: the target {target!r} must not be missing or 'other'; take may_be_missing and other out of its "
-            "description, and leave such rows out of the table."
-        )
-    if getattr(own_target, "scale", "linear") == "log":
-        raise DpbnnError(
-            f'{where}: the target {target!r} must not have scale = "log", since predictions would not be in its unit; '
-            "leave it out, or give the table a column with the logarithm as target."
-        )
-    rows, person = values.get("rows"), values.get("person") or None
-    names = values.get("names")
+    _check_target(where, target, columns[target])
+    rows, person, names = values.get("rows"), values.get("person") or None, values.get("names")
     if person is not None and person in columns:
         raise DpbnnError(f'{where}: person {person!r} must not be a column to learn from; give it type = "ignore".')
     return Schema(
         columns=columns,
         target=target,
-        rows=None if not rows else _validate.whole_number(f"{where}: rows", rows),
+        rows=_validate.whole_number(f"{where}: rows", rows) if rows else None,
         person=person,
         rows_per_person=_validate.whole_number(f"{where}: rows_per_person", values.get("rows_per_person", 1)),
         missing=_texts(f"{where}: missing", values.get("missing", list(MISSING))),
@@ -153,52 +152,66 @@ def parse_schema(values: Mapping[str, Any], where: str) -> Schema:
     )
 
 
-def _column(where: str, given: Any) -> Column | None:
-    if not isinstance(given, Mapping):
-        _validate.refuse(where, 'described as a table with type = "number", "category" or "ignore"', given)
-    if given.get("type", "") == "":
+def _check_target(where: str, name: str, target: Column) -> None:
+    if target.may_be_missing or (isinstance(target, Category) and target.other):
+        raise DpbnnError(
+            f"{where}: the target {name!r} must not be missing or 'other'; take may_be_missing and other out of its "
+            "description, and leave such rows out of the table."
+        )
+    if isinstance(target, Number) and target.scale == "log":
+        raise DpbnnError(
+            f'{where}: the target {name!r} must not have scale = "log", since predictions would not be in its unit; '
+            "leave it out, or give the table a column with the logarithm as target."
+        )
+
+
+def _column(where: str, description: Any) -> Column | None:
+    """None for a column that is ignored."""
+    if not isinstance(description, Mapping):
+        _validate.refuse(where, 'described as a table with type = "number", "category" or "ignore"', description)
+    if description.get("type", "") == "":
         raise DpbnnError(f'{where}: type must be filled in: "number", "category" or "ignore".')
-    kind = _validate.one_of(f"{where}: type", given["type"], TYPES)
-    if kind == "ignore":
+    kind = _validate.one_of(f"{where}: type", description["type"], OF_COLUMN)
+    known = OF_COLUMN[kind]
+    if known is None:
         return None
-    may_be_missing = _flag(f"{where}: may_be_missing", given.get("may_be_missing", False))
+    _refuse_unknown(where, description, known)
+    may_be_missing = _flag(where, "may_be_missing", description)
     if kind == "category":
-        _known(where, given, OF_CATEGORIES)
-        if "values" not in given:
+        if "values" not in description:
             raise DpbnnError(f'{where}: values must name all that there can be, got none; values = ["a", "b"].')
-        values = _texts(f"{where}: values", given["values"])
+        values = _texts(f"{where}: values", description["values"])
         if len(values) < 2 or len(set(values)) < len(values):
             raise DpbnnError(f"{where}: values must be at least two different texts, got {list(values)}.")
-        return Category(values, _flag(f"{where}: other", given.get("other", False)), may_be_missing)
-    _known(where, given, OF_NUMBERS)
-    scale = _validate.one_of(f"{where}: scale", given.get("scale", "linear"), SCALES)
-    if "low" not in given and "high" not in given:
-        if scale == "log":
-            raise DpbnnError(f'{where}: scale = "log" must have a public low and high.')
-        return Number(may_be_missing=may_be_missing)
-    if "low" not in given or "high" not in given:
+        return Category(values, _flag(where, "other", description), may_be_missing)
+    scale = _validate.one_of(f"{where}: scale", description.get("scale", "linear"), SCALES)
+    sides = [side for side in ("low", "high") if side in description]
+    if not sides and scale == "log":
+        raise DpbnnError(f'{where}: scale = "log" must have a public low and high.')
+    if len(sides) == 1:
         raise DpbnnError(f"{where}: low and high must both be given, or none to have them bought, got one.")
-    low, high = (_validate.finite(f"{where}: {side}", given[side]) for side in ("low", "high"))
+    if not sides:
+        return Number(may_be_missing=may_be_missing)
+    low, high = (_validate.finite(f"{where}: {side}", description[side]) for side in sides)
     if not low < high:
         raise DpbnnError(f"{where}: low must be below high, got {low:g} and {high:g}; fill in the public range.")
     return Number(low, high, scale, may_be_missing)
 
 
-def _known(where: str, given: Mapping[str, Any], names: Sequence[str]) -> None:
+def _refuse_unknown(where: str, given: Mapping[str, Any], names: Sequence[str]) -> None:
     unknown = sorted(set(given) - set(names))
     if unknown:
         raise DpbnnError(f"{where} has {unknown[0]!r}, which means nothing there; known are {', '.join(names)}.")
 
 
 def as_values(schema: Schema) -> dict[str, Any]:
-    """What `parse_schema` makes this schema of again."""
+    """The values from which `parse_schema` makes this schema again."""
     columns: dict[str, dict[str, Any]] = {}
     for name, column in schema.columns.items():
-        own = {key: value for key, value in vars(column).items() if value is not None}
+        columns[name] = {"type": "category" if isinstance(column, Category) else "number"}
+        columns[name] |= {key: value for key, value in vars(column).items() if value is not None}
         if isinstance(column, Category):
-            columns[name] = {"type": "category", **own, "values": list(column.values)}
-        else:
-            columns[name] = {"type": "number", **own}
+            columns[name]["values"] = list(column.values)
     return {
         "target": schema.target,
         "rows": schema.rows or 0,
@@ -212,17 +225,18 @@ def as_values(schema: Schema) -> dict[str, Any]:
 
 
 def _texts(where: str, given: Any) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(own, str) for own in given):
+    if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
         _validate.refuse(where, "a list of texts in quotes", given)
     return tuple(given)
 
 
-def _flag(where: str, given: Any) -> bool:
-    return given if isinstance(given, bool) else _validate.refuse(where, "true or false", given)
+def _flag(where: str, name: str, description: Mapping[str, Any]) -> bool:
+    value = description.get(name, False)
+    return value if isinstance(value, bool) else _validate.refuse(f"{where}: {name}", "true or false", value)
 
 
 def template(file: str, names: Sequence[str], without_header: bool, separator: str = ",") -> str:
-    """A schema to fill in, of which nothing but the names of the columns comes from the file."""
+    """A schema to fill in: of the file it has the names of the columns, and nothing else."""
     head = f"""\
 # What is public about {file}: to be filled in by somebody who knows the columns, without looking at the values.
 # Everything here ends up in the release. What is read off the data instead would not be private.
