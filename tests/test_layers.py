@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src"
 LAYERS = [
-    *("_version", "errors", "_warn", "_deprecated", "_lazy", "_internals", "_validate", "types", "schedule", "seeds"),
+    *("_version", "errors", "_warn", "_lazy", "_internals", "_validate", "types", "schedule", "seeds"),
     *("files", "device", "privacy", "models", "data", "clipping", "posterior", "methods", "prediction", "metrics"),
     *("plots", "lint", "release", "training", "tables", "sklearn", "audit", "experiments", "cli"),
 ]

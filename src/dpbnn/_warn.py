@@ -1,4 +1,4 @@
-"""One way to warn: a `DpbnnWarning` that points at the user's line, unless this thread has muted it.
+"""One way to warn: a warning that points at the user's line, unless this thread has muted it.
 
 Python's own `warnings.catch_warnings` changes the filters of the whole process, so that threads would silence or raise
 each other's warnings.
@@ -18,7 +18,7 @@ from contextvars import ContextVar
 
 from dpbnn.errors import DpbnnWarning
 
-__all__ = ["muted", "warn"]
+__all__ = ["muted", "warn", "warn_renamed"]
 
 PACKAGE = os.path.join(os.path.dirname(__file__), "")
 IMPORTLIB = os.path.join(os.path.dirname(importlib.__file__), "")
@@ -36,6 +36,11 @@ def warn(text: str, category: type[Warning] = DpbnnWarning) -> None:
     seen = frame.f_globals.setdefault("__warningregistry__", {})
     name = frame.f_globals.get("__name__")
     warnings.warn_explicit(text, category, frame.f_code.co_filename, frame.f_lineno, name, seen)
+
+
+def warn_renamed(old: str, new: str, gone_in: str = "0.3") -> None:
+    """Warn of an old public name, which works for one more minor version."""
+    warn(f"{old} is now {new}; the old name goes in dpbnn {gone_in}.", FutureWarning)
 
 
 def _is_inside(path: str) -> bool:

@@ -1,6 +1,6 @@
 """The old name of `dpbnn.lint`."""
 
-from dpbnn._deprecated import warn_renamed
+from dpbnn._warn import warn_renamed
 from dpbnn.lint import RULES, Finding, Rule, by_severity, inspect, noted, refuse, with_findings
 from dpbnn.lint import Subject as Setup
 

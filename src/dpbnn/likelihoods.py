@@ -1,6 +1,6 @@
 """The old name of `dpbnn.models.likelihoods`."""
 
-from dpbnn._deprecated import warn_renamed
+from dpbnn._warn import warn_renamed
 from dpbnn.models.likelihoods import *  # noqa: F403
 from dpbnn.models.likelihoods import __all__ as __all__
 

@@ -1,6 +1,6 @@
 """The old name of `dpbnn.prediction`."""
 
-from dpbnn._deprecated import warn_renamed
+from dpbnn._warn import warn_renamed
 from dpbnn.prediction import ClassPrediction, Prediction, RealPrediction
 
 __all__ = ["ClassPrediction", "Prediction", "RealPrediction"]

@@ -1,6 +1,6 @@
 """The old name of `dpbnn.models.priors`."""
 
-from dpbnn._deprecated import warn_renamed
+from dpbnn._warn import warn_renamed
 from dpbnn.models.priors import Flat, Gaussian, Grouped, Laplace, Prior, ScaleMixture
 
 __all__ = ["Flat", "Gaussian", "Grouped", "Laplace", "Prior", "ScaleMixture"]

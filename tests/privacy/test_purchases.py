@@ -115,9 +115,10 @@ def test_a_value_that_could_not_be_written_is_not_used_later(tmp_path, monkeypat
         raise OSError("no space left")
 
     purchases = opened(tmp_path / "ledger.json")
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space left"):
+    with monkeypatch.context() as patch:
         patch.setattr(PurchaseFile, "write", full)
-        purchases.buy("a bound", draw(3.0))
+        with pytest.raises(OSError, match="no space left"):
+            purchases.buy("a bound", draw(3.0))
     with pytest.raises(LedgerError, match="'a bound' is bought again, after it was drawn and lost"):
         purchases.buy("a bound", draw(4.0))
     assert purchases.missing() == ["a bound", "a level"]

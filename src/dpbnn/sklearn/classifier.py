@@ -8,7 +8,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from dpbnn._deprecated import warn_renamed
+from dpbnn._warn import warn_renamed
 from dpbnn.errors import DpbnnError
 from dpbnn.prediction import ClassPrediction, Prediction
 from dpbnn.sklearn.estimator import DPBayesEstimator, arguments

@@ -4,19 +4,7 @@
     >>> dpbnn.Categorical().negative_log_likelihood(torch.zeros(1, 4), torch.tensor([2]), {})
     tensor([1.3863])
 
-A likelihood of your own is a subclass of `Likelihood`. It must
-
-* define `negative_log_likelihood`: one number per record that depends on that record alone, in float32 or wider. It
-  never raises on values: an invalid target gives NaN, and its record then contributes nothing;
-* define `predictive`: `Probabilities` or `Moments` for each record;
-* be a frozen dataclass, or hashable with a ``repr`` of all settings, by which checkpoints know it.
-
-It may define
-
-* `initial_weights`, if it has weights to learn. They are clipped and noised jointly with the network's;
-* `check` and `check_values`, which refuse wrong shapes, types and values before training, with a remedy and without
-  the values in the error;
-* `synthetic_targets`, if not every number, or every class of the output, is a valid target for the model check.
+Your likelihood is a subclass of `Likelihood`.
 """
 
 from dpbnn import _validate

@@ -2,8 +2,8 @@
 
     l_i = sum_k (y_ik - m_ik)^2 / (2 std_ik^2) + log std_ik + log(2 pi)/2
 
-`HomoscedasticGaussian` has one noise level for each output, given or learned; `HeteroscedasticGaussian` lets the
-network say how noisy each record's target is.
+Learned standard deviations start near 1: scale the targets with public constants so that this is a sensible start.
+Clipping cuts most where residuals are largest, so a small clip norm makes learned noise, and intervals, too small.
 """
 
 import math
@@ -21,17 +21,15 @@ __all__ = ["LOG_STD_RANGE", "HeteroscedasticGaussian", "HomoscedasticGaussian"]
 
 SUFFICIENT_CLIP_NORM = 5.0
 LOG_STD_RANGE = (-10.0, 10.0)
-"""What a network's log standard deviations are clamped to: 4.5e-5 to 22,026 in the targets' unit."""
+"""The range of a network's log standard deviations: 4.5e-5 to 22,026 in the targets' unit."""
 
 
 @dataclass(frozen=True)
 class HomoscedasticGaussian(Likelihood):
     """``y ~ N(f(x), noise_std^2)``: one noise level for each output, given or learned.
 
-    A learned level is the weight ``likelihood.log_std``, which starts at 0 (a standard deviation of 1): scale the
-    targets with public constants so that this is a sensible start. Clipping cuts most where residuals are largest, so
-    under a small clip norm a learned level comes out too small, and intervals too narrow: use a larger clip norm, or
-    give `noise_std`.
+    A learned level is the weight ``likelihood.log_std``, which starts at 0, a standard deviation of 1. Give `noise_std`
+    if it is known.
     """
 
     noise_std: float | None = None
@@ -65,7 +63,7 @@ class HomoscedasticGaussian(Likelihood):
 
     def remarks(self, clip_norm: float) -> list[str]:
         """A learned noise level under a small clip norm."""
-        return _too_narrow(self, clip_norm) if self.noise_std is None else []
+        return _too_narrow(clip_norm) if self.noise_std is None else []
 
     def _log_std(self, like: Tensor, weights: Weights) -> Tensor:
         if self.noise_std is None:
@@ -78,9 +76,7 @@ class HeteroscedasticGaussian(Likelihood):
     """``y ~ N(m(x), std(x)^2)`` from 2 K outputs: the K means, then the K log standard deviations.
 
     Log standard deviations are clamped to `LOG_STD_RANGE`, so that neither loss nor prediction overflows; beyond it a
-    record no longer moves them. A new network starts near 0, a standard deviation of 1: scale the targets with public
-    constants so that this is a sensible start. Clipping cuts most where residuals are largest, so a small clip norm
-    makes the noise come out too small.
+    record no longer moves them.
     """
 
     def negative_log_likelihood(self, outputs: Tensor, targets: Tensor, weights: Weights) -> Tensor:
@@ -104,15 +100,15 @@ class HeteroscedasticGaussian(Likelihood):
 
     def remarks(self, clip_norm: float) -> list[str]:
         """A learned noise level under a small clip norm."""
-        return _too_narrow(self, clip_norm)
+        return _too_narrow(clip_norm)
 
     def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = wide(outputs).chunk(2, dim=-1)
         return mean, log_std.clamp(*LOG_STD_RANGE)
 
 
-def _too_narrow(likelihood: Likelihood, clip_norm: float) -> list[str]:
-    """With targets of size 1, records with large residuals have gradients of norm 3 to 10, and those show the noise."""
+def _too_narrow(clip_norm: float) -> list[str]:
+    """With targets of size 1, records with large residuals have gradients of norm 3 to 10; these show the noise."""
     if clip_norm >= SUFFICIENT_CLIP_NORM:
         return []
     return [

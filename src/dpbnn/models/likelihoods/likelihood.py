@@ -25,17 +25,18 @@ class Moments(NamedTuple):
 
 
 class Likelihood(ABC):
-    """The interface; `dpbnn.models.likelihoods` says what a likelihood of your own must do."""
+    """The interface. Subclasses are frozen dataclasses, or hashable with a ``repr`` by which checkpoints know them."""
 
     @abstractmethod
     def negative_log_likelihood(self, outputs: Tensor, targets: Tensor, weights: Weights) -> Tensor:
-        """One number per record. It must not mix records, nor raise on values: an invalid target gives NaN.
+        """One number per record, which depends on that record alone, in float32 or wider.
 
-        `weights` holds this likelihood's weights by name, in their shapes or with a dimension of records in front.
+        It never raises on values: an invalid target gives NaN, and its record then contributes nothing. `weights` holds
+        this likelihood's weights by name, in their shapes or with a dimension of records in front.
         """
 
     def initial_weights(self, num_outputs: int) -> Weights:
-        """Weights to learn beside the network's, under names that start with ``likelihood.``"""
+        """Weights to learn, clipped and noised with the network's; their names start with ``likelihood.``"""
         return {}
 
     @abstractmethod
