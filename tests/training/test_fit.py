@@ -1,20 +1,16 @@
-"""The loop: hard stop, nothing visible without noise, bad input refused early."""
+"""The loop: it stops where the plan ends, and nothing is visible without noise."""
 
-import json
 import os
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import dpbnn
-from dpbnn.methods import Prepared
 from dpbnn.training.steps import eager
 from dpbnn.types import NoisySum
 
@@ -189,58 +185,6 @@ def test_micro_batches_change_nothing_but_rounding():
         assert torch.allclose(a, b, atol=1e-5)
 
 
-def test_numpy_arrays_and_a_data_set_size_that_differs_are_fine():
-    assert fit(X.double().numpy(), Y.numpy().astype(np.int16)).guarantee.plan.dataset_size == N
-    assert fit(X[:10], Y[:10]).guarantee.plan.dataset_size == N
-    assert fit(X[:0], Y[:0]).guarantee.plan.dataset_size == N
-
-
-def test_a_bfloat16_model_keeps_its_weights_in_float32():
-    release = fit(model=network().bfloat16())
-    assert all(values.dtype == torch.float32 for values in release.posterior.weights.values())
-    assert release.predict(X).probabilities.shape == (N, 3)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"x": torch.randn(N, 5)}, "do not fit the model"),
-        ({"y": Y + 1}, r"Labels must lie in 0 to 2, the model's 3 classes, got others;"),
-        ({"y": Y - 1}, "Labels must lie in 0 to 2"),
-        ({"y": Y.float()}, "integer labels"),
-        ({"x": X[:-1]}, "one row per record, got different numbers"),
-        ({"model": nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))}, "BatchNorm1d '0' mixes records"),
-        ({"model": lambda x: x}, "model must be a torch.nn.Module"),
-        ({"model": nn.Sequential()}, "model must be a module with parameters"),
-        ({"method": dpbnn.SGD}, "method must be a method such as"),
-        ({"likelihood": dpbnn.Categorical}, "likelihood must be a Likelihood"),
-        ({"the_plan": 1.0}, "plan must be a PrivacyPlan"),
-        ({"seed": -1}, "seed must be >= 0"),
-        ({"device": "cuda:77"}, "device 'cuda:77' cannot be used"),
-        ({"device": "nonsense"}, "device 'nonsense' cannot be used"),
-        ({"public_data": X}, r"public_data must be a pair \(X, y\)"),
-        ({"public_data": (X, Y + 5)}, "Labels must lie in 0 to 2"),
-    ],
-)
-def test_bad_input_gets_one_clear_error_before_any_budget_is_spent(monkeypatch, change, message):
-    releases = Releases(monkeypatch)
-    with pytest.raises(dpbnn.DpbnnError, match=message):
-        fit(**change)
-    assert releases.steps == []
-
-
-def test_execution_is_validated():
-    for arguments in ({"micro_batch_size": 0}, {"dataset_workers": -1}, {"checkpoint_seconds": -1.0}):
-        with pytest.raises(dpbnn.DpbnnError):
-            dpbnn.Execution(**arguments)
-
-
-def test_a_run_without_privacy_says_so():
-    release = fit(the_plan=dpbnn.PrivacyPlan.without_privacy(dataset_size=N, batch_size=15, steps=5), unsafe_seed=None)
-    assert "no privacy guarantee" in str(release.guarantee)
-    assert json.loads(release.guarantee.to_json())["epsilon"] is None
-
-
 def test_private_training_learns_something():
     torch.manual_seed(0)
     x = torch.randn(4000, 6)
@@ -253,76 +197,6 @@ def test_private_training_learns_something():
     )
     assert float((release.predict(x).labels == y).float().mean()) > 0.95
     assert release.guarantee.epsilon <= 1.0
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"noise_multiplier": 0.5}, "must not lower the plan's noise"),
-        ({"noise_multiplier": ((2.0, 10), (0.99, 10))}, "must not lower the plan's noise"),
-        ({"batch_size": 5}, "must change the plan's noise alone"),
-        ({"clip_norm": 2.0}, "must change the plan's noise alone"),
-        ({"steps": 10, "noise_multiplier": 3.0}, "must change the plan's noise alone"),
-    ],
-)
-def test_a_method_may_raise_the_plans_noise_and_change_nothing_else(change, words):
-    class Greedy(dpbnn.SGD):
-        def prepare(self, plan):
-            return Prepared(replace(plan, **change))
-
-    with pytest.raises(dpbnn.DpbnnError, match=words):
-        fit(method=Greedy(0.1))
-
-
-def test_noise_that_a_method_raises_is_drawn_and_charged(monkeypatch):
-    class Cautious(dpbnn.SGD):
-        def prepare(self, plan):
-            return Prepared(replace(plan, noise_multiplier=((2.0, 5), (3.0, 15))))
-
-    drawn, original = [], eager.add_noise
-    monkeypatch.setattr(eager, "add_noise", lambda c, noise, r, s: drawn.append(noise) or original(c, noise, r, s))
-    release = fit(method=Cautious(0.1))
-    assert drawn == [2.0] * 5 + [3.0] * 15
-    assert release.guarantee.plan.noise_levels == ((2.0, 5), (3.0, 15))
-    assert release.guarantee.epsilon < fit().guarantee.epsilon
-
-
-@pytest.mark.parametrize(
-    "returned",
-    [torch.ones(2, 3), (torch.ones(2, 1), torch.ones(2, 1)), dpbnn.models.likelihoods.Probabilities(torch.ones(3, 1))],
-)
-def test_a_likelihood_that_cannot_predict_is_refused_before_training(returned):
-    class Broken(dpbnn.HomoscedasticGaussian):
-        def predictive(self, outputs, weights):
-            return returned
-
-    with pytest.raises(dpbnn.DpbnnError, match=r"Broken.predictive must return Probabilities or Moments"):
-        fit(y=X[:, :1], model=nn.Linear(6, 1), likelihood=Broken(1.0))
-
-
-def test_a_run_that_diverges_is_warned_of():
-    with pytest.warns(dpbnn.DpbnnWarning, match="has diverged"):
-        release = fit(method=dpbnn.SGD(1e12))
-    assert "has diverged" in release.settings["warnings"][0]
-    with pytest.raises(dpbnn.DpbnnError, match="from 1e-30"):
-        dpbnn.SGD(1e300)
-
-
-def test_settings_that_are_known_to_mislead_are_warned_of_before_training(monkeypatch):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(eager, "add_noise", stop)
-    with pytest.warns(dpbnn.DpbnnWarning, match="divided by 60"), pytest.raises(KeyboardInterrupt):
-        fit(method=dpbnn.SGLD(5.0))
-    for likelihood in (dpbnn.HomoscedasticGaussian(), dpbnn.HeteroscedasticGaussian()):
-        model = nn.Linear(6, 1 if isinstance(likelihood, dpbnn.HomoscedasticGaussian) else 2)
-        with pytest.warns(dpbnn.DpbnnWarning, match="A learned noise level"), pytest.raises(KeyboardInterrupt):
-            fit(y=X[:, :1], model=model, likelihood=likelihood)
-    with pytest.raises(KeyboardInterrupt):  # a given noise level, and a clip norm that is large enough: nothing to say
-        fit(y=X[:, :1], model=nn.Linear(6, 1), likelihood=dpbnn.HomoscedasticGaussian(0.5))
-    with pytest.raises(KeyboardInterrupt):
-        fit(y=X[:, :1], model=nn.Linear(6, 1), likelihood=dpbnn.HomoscedasticGaussian(), the_plan=plan(clip_norm=8.0))
 
 
 def test_the_generator_that_a_method_sees_does_not_tell_how_many_masks_were_drawn():

@@ -1,6 +1,7 @@
-"""Under torchrun each process would make a release of its own: nothing is trained, bought or charged there."""
+"""What is settled before the first step. Under torchrun that is: nothing is trained, bought or charged."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import dpbnn
 from dpbnn.cli import main as cli
+from dpbnn.methods import Prepared
 from dpbnn.training.prepare import refuse_several_processes
+from dpbnn.training.steps import eager
+from tests.training.test_fit import X as RECORDS
+from tests.training.test_fit import fit, plan
 
 X, Y = torch.randn(40, 3), torch.randint(2, (40,))
 PLAN = dpbnn.PrivacyPlan(40, 10, 2, clip_norm=1.0, noise_multiplier=2.0, delta=1e-3)
@@ -87,3 +92,57 @@ def test_a_process_group_of_torch_counts_too(size, is_refused, monkeypatch):
 def test_one_process_is_let_through(size, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", size)
     refuse_several_processes()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"noise_multiplier": 0.5}, "must not lower the plan's noise"),
+        ({"noise_multiplier": ((2.0, 10), (0.99, 10))}, "must not lower the plan's noise"),
+        ({"batch_size": 5}, "must change the plan's noise alone"),
+        ({"clip_norm": 2.0}, "must change the plan's noise alone"),
+        ({"steps": 10, "noise_multiplier": 3.0}, "must change the plan's noise alone"),
+    ],
+)
+def test_a_method_may_raise_the_plans_noise_and_change_nothing_else(change, words):
+    class Greedy(dpbnn.SGD):
+        def prepare(self, plan):
+            return Prepared(replace(plan, **change))
+
+    with pytest.raises(dpbnn.DpbnnError, match=words):
+        fit(method=Greedy(0.1))
+
+
+def test_noise_that_a_method_raises_is_drawn_and_charged(monkeypatch):
+    class Cautious(dpbnn.SGD):
+        def prepare(self, plan):
+            return Prepared(replace(plan, noise_multiplier=((2.0, 5), (3.0, 15))))
+
+    drawn, original = [], eager.add_noise
+    monkeypatch.setattr(eager, "add_noise", lambda c, noise, r, s: drawn.append(noise) or original(c, noise, r, s))
+    release = fit(method=Cautious(0.1))
+    assert drawn == [2.0] * 5 + [3.0] * 15
+    assert release.guarantee.plan.noise_levels == ((2.0, 5), (3.0, 15))
+    assert release.guarantee.epsilon < fit().guarantee.epsilon
+
+
+def test_settings_that_are_known_to_mislead_are_warned_of_before_training(monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(eager, "add_noise", stop)
+    with pytest.warns(dpbnn.DpbnnWarning, match="divided by 60"), pytest.raises(KeyboardInterrupt):
+        fit(method=dpbnn.SGLD(5.0))
+    for likelihood in (dpbnn.HomoscedasticGaussian(), dpbnn.HeteroscedasticGaussian()):
+        model = nn.Linear(6, 1 if isinstance(likelihood, dpbnn.HomoscedasticGaussian) else 2)
+        with pytest.warns(dpbnn.DpbnnWarning, match="A learned noise level"), pytest.raises(KeyboardInterrupt):
+            fit(y=RECORDS[:, :1], model=model, likelihood=likelihood)
+    with pytest.raises(KeyboardInterrupt):  # a given noise level, and a clip norm that is large enough: nothing to say
+        fit(y=RECORDS[:, :1], model=nn.Linear(6, 1), likelihood=dpbnn.HomoscedasticGaussian(0.5))
+    with pytest.raises(KeyboardInterrupt):
+        fit(
+            y=RECORDS[:, :1],
+            model=nn.Linear(6, 1),
+            likelihood=dpbnn.HomoscedasticGaussian(),
+            the_plan=plan(clip_norm=8.0),
+        )
