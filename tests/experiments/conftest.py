@@ -7,10 +7,11 @@ results in the docs.
 import json
 
 import pytest
+import torch
 
-from dpbnn.data import load_images
+from dpbnn.data import Images, load_images
 from dpbnn.errors import DpbnnError
-from dpbnn.experiments import ITEMS, QUICK
+from dpbnn.experiments import ITEMS, QUICK, training
 from dpbnn.experiments.reproducing import FOLDER, page, reproduce
 from tests.experiments.doubling import Doubling
 
@@ -25,6 +26,24 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def _forget_doublings():
     Doubling.done, Doubling.batches, Doubling.fails_at = [], [], set()
+
+
+@pytest.fixture
+def synthetic_images(monkeypatch):
+    """Instead of MNIST and Fashion-MNIST: 600 images, in which the place of a bright line tells the class."""
+
+    def load(name):
+        y = torch.arange(600) % 10
+        x = torch.rand(600, 1, 28, 28) / 2
+        x[torch.arange(600), 0, 2 * y] += 1.0
+        return Images(name, x, y, x[550:], y[550:])
+
+    for cached in (training.images, training._foreign_images):
+        cached.cache_clear()
+    monkeypatch.setattr(training, "load_images", load)
+    yield
+    for cached in (training.images, training._foreign_images):
+        cached.cache_clear()
 
 
 @pytest.fixture(scope="session")

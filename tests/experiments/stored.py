@@ -1,10 +1,14 @@
-"""Results in files, and their rows."""
+"""Results in files and their rows, and a size for runs that take no time."""
 
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
+from dpbnn.experiments import QUICK
 from dpbnn.experiments.reproducing import FOLDER
+
+TINY = replace(QUICK, name="tiny", records=512, test_records=40, epochs=1, hidden=(8,), draws=3)
 
 
 def published(name):

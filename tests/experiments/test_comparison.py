@@ -3,8 +3,9 @@
 import pytest
 
 from dpbnn.experiments import QUICK
+from dpbnn.experiments.comparison import Cost
 from dpbnn.experiments.settings import paper
-from tests.experiments.stored import of
+from tests.experiments.stored import TINY, of
 
 
 @pytest.mark.slow
@@ -18,3 +19,12 @@ def test_samples_take_more_room_than_a_mean_field_and_that_more_than_a_point(res
     assert all(row["seconds_per_epoch"] > 0 and row["training_bytes"] is None for row in rows.values())
     own = of(results["accuracy"]["rows"], network="mlp", method="sgld", prior="Gaussian")
     assert own["ours"]["seconds_per_epoch"] == rows["sgld"]["seconds_per_epoch"], "one job for both"
+
+
+@pytest.mark.usefixtures("synthetic_images")
+def test_a_cost_is_of_the_whole_release():
+    setting = paper("mnist", "mlp", "bbp", "Gaussian", True, TINY)
+    (outcome,) = Cost.run_all([Cost(setting, 0, TINY)], "cpu")
+    assert outcome["weights"] == 784 * 8 + 8 + 8 * 10 + 10
+    assert outcome["release_bytes"] > 2 * 4 * outcome["weights"], "a mean and a spread for each weight"
+    assert outcome["seconds_per_epoch"] > 0 < outcome["prediction_seconds"]

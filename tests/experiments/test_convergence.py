@@ -3,8 +3,11 @@
 import math
 
 import pytest
+import torch
 
-from tests.experiments.stored import published
+from dpbnn.experiments.convergence import GradientNorms
+from dpbnn.experiments.settings import paper
+from tests.experiments.stored import TINY, published
 
 
 def slope_of(rows, activation, schedule):
@@ -28,3 +31,15 @@ def test_over_ten_thousand_steps_the_samplers_gradients_fall_much_more_slowly_wi
     rows = published("convergence")["rows"]
     for activation in ("relu", "tanh"):
         assert slope_of(rows, activation, "DP-SGLD") > slope_of(rows, activation, "DP-SGD,") + 0.1
+
+
+@pytest.mark.usefixtures("synthetic_images")
+def test_the_first_norm_is_that_of_the_gradient_at_the_first_weights():
+    job = GradientNorms(paper("mnist", "mlp", "sgd", "none", True, TINY), 3, TINY)
+    (outcome,) = GradientNorms.run_all([job], "cpu")
+    assert len(outcome["norms"]) == 1 + job.setting.steps
+    torch.manual_seed(3)
+    model, data = job.setting.model(), job.data("cpu")
+    torch.nn.functional.cross_entropy(model(data.x), data.y).backward()
+    whole = torch.cat([weight.grad.flatten() for weight in model.parameters()])
+    assert outcome["norms"][0] == pytest.approx(float(whole.norm()), abs=2e-6)

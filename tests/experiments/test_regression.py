@@ -1,5 +1,7 @@
 """Regression: the simulated data with its oracle, and what the methods reach beside it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
 from dpbnn.experiments import FULL, QUICK
-from dpbnn.experiments.regression import NOISE_MEAN_SQUARE, simulate
-from tests.experiments.stored import middle, published
+from dpbnn.experiments.regression import BEST, NOISE_MEAN_SQUARE, Regression, simulate
+from tests.experiments.stored import TINY, middle, published
 
 
 def test_the_oracle_is_the_exact_gaussian_process():
@@ -58,3 +60,17 @@ def test_over_twenty_seeds_nobody_predicts_better_than_the_oracle():
         assert oracle < middle(row["best"]["ours"]) < middle(row["private"]["ours"])
         if row["method"] == "sgld":
             assert middle(row["best"]["ours"]) < 1.12 * oracle
+
+
+def test_a_run_is_measured_beside_the_oracle_of_its_simulation():
+    setting = replace(BEST["bbp"], steps=3, is_private=False, method=replace(BEST["bbp"].method, learning_rate=0.01))
+    first, second = Regression.run_all(Regression.of(setting, TINY, seeds=2), "cpu")
+    assert (first["epsilon"], second["bands"]) == (None, None)
+    assert {name: len(line) for name, line in first["bands"].items()} == dict.fromkeys(first["bands"], 81)
+    for seed, outcome in enumerate((first, second)):
+        data = simulate(seed)
+        assert outcome["oracle"] == pytest.approx(
+            float((data.oracle(data.x_test) - data.y_test[:, 0]).square().mean()), abs=1e-5
+        )
+        assert outcome["squared_error"] > outcome["oracle"], "three steps teach little"
+        assert 0 <= outcome["coverage"] <= 1

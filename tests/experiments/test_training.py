@@ -6,31 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpbnn.data import Images
 from dpbnn.experiments import training
-from dpbnn.experiments.item import QUICK
 from dpbnn.experiments.settings import paper
-
-TINY = replace(QUICK, name="tiny", records=512, test_records=40, epochs=1, hidden=(8,), draws=3)
-
-
-@pytest.fixture
-def _synthetic_images(monkeypatch):
-    def load(name):
-        y = torch.arange(600) % 10
-        x = torch.rand(600, 1, 28, 28) / 2
-        x[torch.arange(600), 0, 2 * y] += 1.0  # a bright line, whose place tells the class
-        return Images(name, x, y, x[:50].clone(), y[:50])
-
-    for cached in (training.images, training._foreign_images):
-        cached.cache_clear()
-    monkeypatch.setattr(training, "load_images", load)
-    yield
-    for cached in (training.images, training._foreign_images):
-        cached.cache_clear()
+from tests.experiments.stored import TINY
 
 
-@pytest.mark.usefixtures("_synthetic_images")
+@pytest.mark.usefixtures("synthetic_images")
 def test_all_figures_are_of_the_same_predictions():
     jobs = training.Training.of(paper("mnist", "mlp", "sgd", "Gaussian", False, TINY), TINY)
     assert [job.seed for job in jobs] == [0, 1]
@@ -44,7 +25,7 @@ def test_all_figures_are_of_the_same_predictions():
         assert outcome["foreign"]["mutual_information"] == 0.5, "a point estimate has none"
 
 
-@pytest.mark.usefixtures("_synthetic_images")
+@pytest.mark.usefixtures("synthetic_images")
 def test_a_run_that_has_diverged_has_no_figures():
     (job,) = training.Training.of(paper("mnist", "mlp", "sgd", "Gaussian", True, TINY), TINY, seeds=1)
     prediction = types.SimpleNamespace(probabilities=torch.full((40, 10), float("nan")))
@@ -71,3 +52,15 @@ def test_what_is_measured_is_a_part_of_the_key():
     assert job.key != training.Training(setting, 0, replace(TINY, draws=4)).key
     assert job.key != training.Training(setting, 1, TINY).key
     assert job.together == training.Training(setting, 1, TINY).together
+
+
+@pytest.mark.usefixtures("synthetic_images")
+def test_an_iterate_is_kept_after_each_epoch():
+    size = replace(TINY, epochs=3)
+    setting = replace(paper("mnist", "mlp", "sgd", "none", True, size), noise_multiplier=2.0)
+    (outcome,) = training.IterateAccuracy.run_all(training.IterateAccuracy.of(setting, size, seeds=1), "cpu")
+    assert len(outcome["accuracy"]) == 3
+    assert all(0 <= accuracy <= 1 for accuracy in outcome["accuracy"])
+    noise = 2.0 * setting.clip_norm / setting.batch_size  # of the mean gradient
+    assert outcome["temperature"] == pytest.approx(0.25 * 512 * noise**2 / 2, rel=1e-6)
+    assert training.steps_of_iterates(setting) == (2, 4, 6)
