@@ -19,13 +19,13 @@ SPEC = {
 
 def test_epsilon_comes_out_by_every_accountant(tmp_path):
     reproduce(["accountants"], QUICK, tmp_path, show=False)
-    found = json.loads((tmp_path / FOLDER / "accountants.json").read_text())
-    points = {what: curve[-1] for what, curve in found["curves"].items()}
-    points |= {row["what"]: row["epsilon"] for row in found["rows"]}
+    stored = json.loads((tmp_path / FOLDER / "accountants.json").read_text())
+    points = {what: curve[-1] for what, curve in stored["curves"].items()}
+    points |= {row["what"]: row["epsilon"] for row in stored["rows"]}
     assert set(points) == set(SPEC)
     for what, expected in SPEC.items():
         assert [points[what][name] for name in ("pld", "rdp", "gdp")] == pytest.approx(expected, abs=2e-4), what
-    for curve in found["curves"].values():
+    for curve in stored["curves"].values():
         for name in ("pld", "rdp", "gdp"):
             assert [point[name] for point in curve] == sorted(point[name] for point in curve)
         assert all(point["gdp"] < point["pld"] < point["rdp"] for point in curve)

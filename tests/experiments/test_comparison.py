@@ -17,8 +17,8 @@ def test_samples_take_more_room_than_a_mean_field_and_that_more_than_a_point(res
     assert [room["bbp"], room["bbp, joint form"]] == pytest.approx([2, 2], rel=0.05)
     assert room["sgd"] == pytest.approx(1, rel=0.05)
     assert all(row["seconds_per_epoch"] > 0 and row["training_bytes"] is None for row in rows.values())
-    own = of(results["accuracy"]["rows"], network="mlp", method="sgld", prior="Gaussian")
-    assert own["ours"]["seconds_per_epoch"] == rows["sgld"]["seconds_per_epoch"], "one job for both"
+    row = of(results["accuracy"]["rows"], network="mlp", method="sgld", prior="Gaussian")
+    assert row["ours"]["seconds_per_epoch"] == rows["sgld"]["seconds_per_epoch"], "one job for both"
 
 
 @pytest.mark.usefixtures("synthetic_images")

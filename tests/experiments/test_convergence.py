@@ -12,8 +12,8 @@ from tests.experiments.stored import TINY, published
 
 def slope_of(rows, activation, schedule):
     """Of the smallest gradient along the number of steps, both as logarithms, from the fewest to the most."""
-    own = [row for row in rows if row["activation"] == activation and row["schedule"].startswith(schedule)]
-    first, last = own[0], own[-1]
+    matching = [row for row in rows if row["activation"] == activation and row["schedule"].startswith(schedule)]
+    first, last = matching[0], matching[-1]
     return math.log(last["smallest_mean"] / first["smallest_mean"]) / math.log(last["steps"] / first["steps"])
 
 

@@ -12,10 +12,10 @@ from tests.experiments.stored import TINY
 
 @pytest.mark.slow
 def test_the_easy_digit_is_easy_and_the_hard_one_hard(results):
-    found = results["posterior-of-a-digit"]
+    stored = results["posterior-of-a-digit"]
     labels = load_images("mnist").y_test
-    assert [int(labels[found["images"][digit]]) for digit in ("easy", "hard")] == [2, 3]
-    for row in found["rows"]:
+    assert [int(labels[stored["images"][digit]]) for digit in ("easy", "hard")] == [2, 3]
+    for row in stored["rows"]:
         easy, hard = (torch.tensor(row["draws"][digit]) for digit in ("easy", "hard"))
         assert easy.shape == hard.shape == (QUICK.draws, 10)
         torch.testing.assert_close(easy.sum(dim=1), torch.ones(len(easy)), rtol=0, atol=1e-3)

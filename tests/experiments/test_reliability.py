@@ -11,8 +11,8 @@ def test_bins_hold_all_test_images_of_all_seeds(results):
     for row in results["reliability"]["rows"]:
         assert sum(row["bins"]["count"]) == total
         assert all(
-            (count == 0) == (own is None)
-            for count, own in zip(row["bins"]["count"], row["bins"]["accuracy"], strict=True)
+            (count == 0) == (share is None)
+            for count, share in zip(row["bins"]["count"], row["bins"]["accuracy"], strict=True)
         )
     for row in results["confidence"]["rows"]:
         assert sum(row["counts"]["correct"]) + sum(row["counts"]["wrong"]) == total

@@ -17,14 +17,14 @@ def test_the_best_recipes_are_among_those_that_were_tried():
 
 @pytest.mark.slow
 def test_the_best_candidate_has_the_least_negative_log_likelihood(results):
-    found = results["tuning"]
-    assert found["trained_on"] + found["tried_on"] == QUICK.records
+    stored = results["tuning"]
+    assert stored["trained_on"] + stored["tried_on"] == QUICK.records
     for method in METHODS:
-        own = [row for row in found["rows"] if row["recipe"]["method"] == method]
-        assert len(own) == QUICK.grid
-        assert all(row["epsilon"] <= 0.894 for row in own)
-        least = min(own, key=lambda row: sum(row["negative_log_likelihood"]))
-        assert tuning.winner(found, "mlp", method) == Recipe(**least["recipe"])
+        tried = [row for row in stored["rows"] if row["recipe"]["method"] == method]
+        assert len(tried) == QUICK.grid
+        assert all(row["epsilon"] <= 0.894 for row in tried)
+        least = min(tried, key=lambda row: sum(row["negative_log_likelihood"]))
+        assert tuning.winner(stored, "mlp", method) == Recipe(**least["recipe"])
 
 
 @pytest.mark.usefixtures("synthetic_images")

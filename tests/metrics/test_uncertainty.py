@@ -1,4 +1,4 @@
-"""Whether doubt is where it belongs, against torchmetrics, SciPy and all orders of the ties."""
+"""Whether uncertainty is where it belongs, against torchmetrics, SciPy and all orders of the ties."""
 
 import itertools
 import math

@@ -1,6 +1,6 @@
 """What batch size and learning rate do to accuracy and privacy, in DP-SGD and in DP-SGLD.
 
-In DP-SGD the noise multiplier is a setting of its own: 1.3. In DP-SGLD it follows from learning rate and batch size,
+In DP-SGD the noise multiplier is a free setting, 1.3. In DP-SGLD it follows from learning rate and batch size,
 s = B / (sqrt(eta) n C), so that larger batches are more private at the same learning rate, and larger rates less.
 """
 

@@ -57,7 +57,7 @@ class DigitDraws(SeededRun):
 
 
 def _template(size: Size) -> Results:
-    """The images, and what is said about them."""
+    """The images, and the probabilities that draws give them."""
     rows = []
     for is_private, method in product((False, True), BAYESIAN):
         setting = paper("mnist", "mlp", method, "Gaussian", is_private, size)
@@ -71,7 +71,7 @@ def _template(size: Size) -> Results:
 def _pixels(size: Size) -> dict[str, list[list[float]]]:
     shades = images("mnist", size, "cpu").x_test
     lines = {digit: shades[place, 0].tolist() for digit, place in easy_and_hard(size).items()}
-    return {digit: [[round(pixel, 2) for pixel in line] for line in own] for digit, own in lines.items()}
+    return {digit: [[round(pixel, 2) for pixel in line] for line in image] for digit, image in lines.items()}
 
 
 def _section(results: Results) -> str:

@@ -50,7 +50,7 @@ WAYS = {
 }
 """The third for DP-SGLD alone."""
 DIVERGED = 1e6
-"""A squared error that nobody has who has learned anything."""
+"""A squared error above all of networks that have learned anything."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from dpbnn import plots
 from dpbnn.experiments.item import Item, Later, Results, Size
@@ -49,19 +51,21 @@ def _pooled(every: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, 
     count = torch.tensor([bins["count"] for bins in every], dtype=torch.float64)
     pooled: dict[str, list[Any]] = {"count": count.sum(dim=0).long().tolist()}
     for name in ("confidence", "accuracy"):
-        values = torch.tensor([[0.0 if value is None else value for value in bins[name]] for bins in every])
-        mean = (values.double() * count).sum(dim=0) / count.sum(dim=0)
+        values = torch.stack([_tensor(bins[name]).float().double().nan_to_num(0.0) for bins in every])
+        mean = (values * count).sum(dim=0) / count.sum(dim=0)
         pooled[name] = [None if value != value else round(value, 5) for value in mean.tolist()]
     return pooled
 
 
+def _tensor(values: Sequence[float | None]) -> Tensor:
+    """With NaN for None."""
+    return torch.from_numpy(np.array(values, dtype=float))
+
+
 def curve_of(bins: Mapping[str, Sequence[float | None]]) -> classification.ReliabilityCurve:
-    """As `dpbnn.metrics` has it."""
+    """The bins as `dpbnn.metrics` has them."""
     edges = torch.linspace(0, 1, len(bins["count"]) + 1, dtype=torch.float64)
-    confidence, accuracy = (
-        torch.tensor([float("nan") if value is None else value for value in bins[name]], dtype=torch.float64)
-        for name in ("confidence", "accuracy")
-    )
+    confidence, accuracy = _tensor(bins["confidence"]), _tensor(bins["accuracy"])
     return classification.ReliabilityCurve(edges, confidence, accuracy, torch.tensor(bins["count"]))
 
 

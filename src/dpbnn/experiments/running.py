@@ -30,7 +30,7 @@ AT_ONCE = 10
 
 @dataclass(frozen=True)
 class Done:
-    """A job's outcome; about it: machine, day, and seconds, of which the first of a batch has what all share."""
+    """The outcome of a job, and about it machine, day and seconds; the first job of a batch bears what all share."""
 
     outcome: Outcome
     about: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""How classifiers are trained: by the paper's settings, and by the best that were found within its budget.
+"""How classifiers are trained: by the paper's settings, and by better ones within its budget.
 
 The paper trains for 15 epochs of batches of 256 with clip norm 1.5; noise 1.3, or for DP-SGLD the noise that its
 learning rate means (Theorem 1 as corrected: s = B / (sqrt(eta) n C)). MC Dropout takes Adam, without which its rate
@@ -20,8 +20,18 @@ from dpbnn.experiments.item import Size
 from dpbnn.methods import Method
 
 __all__ = [
-    *("BATCH_SHARE", "BEST", "DELTA", "EPOCHS", "METHODS", "NETWORKS"),
-    *("Recipe", "Setting", "falling", "langevin_noise", "paper", "three_ways"),
+    "BATCH_SHARE",
+    "BEST",
+    "DELTA",
+    "EPOCHS",
+    "METHODS",
+    "NETWORKS",
+    "Recipe",
+    "Setting",
+    "falling",
+    "langevin_noise",
+    "paper",
+    "three_ways",
 ]
 
 DELTA, EPSILON = 1e-5, 0.894
@@ -89,19 +99,19 @@ class Setting:
 
 
 def paper(data: str, network: str, method: str, prior: str, is_private: bool, size: Size) -> Setting:
-    """As the paper has it."""
-    own, share = PRIORS[prior], 0.4 if network == "cnn" and not is_private else 1.0
+    """The setting that the paper names, private or not."""
+    weight_prior, share = PRIORS[prior], 0.4 if network == "cnn" and not is_private else 1.0
     shape: Any = {"records": size.records, "epochs": size.epochs, "hidden": size.hidden, "is_private": is_private}
-    plain = Setting(data, network, dpbnn.SGD(RATE * share, own), noise_multiplier=1.3, **shape)
+    plain = Setting(data, network, dpbnn.SGD(RATE * share, weight_prior), noise_multiplier=1.3, **shape)
     if method == "sgld":
         rate = SAMPLERS_RATE * share / size.records
         last = dpbnn.KeepSamples(burn_in=plain.steps - min(100, plain.steps // 2), thin=1)
-        sampler = dpbnn.SGLD(rate, own, temperature=0.5, keep_as=last)
+        sampler = dpbnn.SGLD(rate, weight_prior, temperature=0.5, keep_as=last)
         return replace(plain, method=sampler, noise_multiplier=langevin_noise(rate, plain))
     if method == "bbp":
-        return replace(plain, method=dpbnn.BBP(RATE * share, own))
+        return replace(plain, method=dpbnn.BBP(RATE * share, weight_prior))
     if method == "mc_dropout":
-        return replace(plain, method=dpbnn.MCDropout(2e-4, own, optimizer="Adam"), dropout=0.5)
+        return replace(plain, method=dpbnn.MCDropout(2e-4, weight_prior, optimizer="Adam"), dropout=0.5)
     return plain
 
 

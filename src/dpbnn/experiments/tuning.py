@@ -75,13 +75,12 @@ def _template(size: Size) -> Results:
     return {"trained_on": records, "tried_on": size.records - records, "seeds": list(range(seeds)), "rows": rows}
 
 
-def _pairs(results: Results) -> list[tuple[str, str]]:
-    """The networks and methods that were tuned."""
-    return list(dict.fromkeys((row["recipe"]["network"], row["recipe"]["method"]) for row in results["rows"]))
-
-
-def _rows_of(results: Results, network: str, method: str) -> list[Results]:
-    return [row for row in results["rows"] if (row["recipe"]["network"], row["recipe"]["method"]) == (network, method)]
+def _groups(results: Results) -> dict[tuple[str, str], list[Results]]:
+    """The rows of each network and method that was tuned."""
+    groups: dict[tuple[str, str], list[Results]] = {}
+    for row in results["rows"]:
+        groups.setdefault((row["recipe"]["network"], row["recipe"]["method"]), []).append(row)
+    return groups
 
 
 def _score(row: Results) -> float:
@@ -90,13 +89,12 @@ def _score(row: Results) -> float:
 
 def winner(results: Results, network: str, method: str) -> Recipe:
     """The least negative log-likelihood, in the mean over seeds."""
-    return Recipe(**min(_rows_of(results, network, method), key=_score)["recipe"])
+    return Recipe(**min(_groups(results)[network, method], key=_score)["recipe"])
 
 
 def _section(results: Results) -> str:
     rows = []
-    for network, method in _pairs(results):
-        tried = _rows_of(results, network, method)
+    for tried in _groups(results).values():
         best = min(tried, key=_score)
         means = {name: statistics.mean(best[name]) for name in FIGURES}
         rows.append({**best["recipe"], "tried": len(tried), **means})
@@ -127,15 +125,15 @@ def _section(results: Results) -> str:
 
 
 def _picture(results: Results) -> Figure:
-    networks = dict.fromkeys(network for network, _ in _pairs(results))
+    groups = _groups(results)
+    networks = dict.fromkeys(network for network, _ in groups)
     figure, axes = style.panels(1, len(networks), height=70)
     for panel, network in zip(axes, networks, strict=True):
         for method, (mark, colour) in zip(METHODS, MARKS[1:], strict=False):
-            rows = _rows_of(results, network, method)
+            rows = groups[network, method]
             accuracies = [statistics.mean(row["accuracy"]) for row in rows]
-            panel.plot(
-                list(map(_score, rows)), accuracies, mark, color=colour, markersize=4, alpha=0.8, label=METHODS[method]
-            )
+            scores = list(map(_score, rows))
+            panel.plot(scores, accuracies, mark, color=colour, markersize=4, alpha=0.8, label=METHODS[method])
         panel.set(xlabel="negative log-likelihood, held-out images", ylabel="accuracy, held-out images")
         titled(panel, NETWORKS[network])
     style.top_legend(figure, axes[0], columns=4)

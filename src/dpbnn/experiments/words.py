@@ -10,8 +10,20 @@ from dpbnn.experiments.item import Results
 from dpbnn.experiments.settings import METHODS, NETWORKS
 
 __all__ = [
-    *("ACCOUNTANTS", "METHOD", "NETWORK", "WAYS", "Column", "by_accountant", "by_network", "number"),
-    *("markdown", "private", "spread", "table", "table_of", "upward"),
+    "ACCOUNTANTS",
+    "METHOD",
+    "NETWORK",
+    "WAYS",
+    "Column",
+    "by_accountant",
+    "by_network",
+    "markdown",
+    "number",
+    "private",
+    "spread",
+    "table",
+    "table_of",
+    "upward",
 ]
 
 ACCOUNTANTS = ("pld", "rdp", "gdp")
@@ -41,7 +53,7 @@ def by_network(rows: Sequence[Results]) -> dict[str, list[Results]]:
 
 
 def markdown(*parts: str) -> str:
-    """A section of tables and of prose, each part of which becomes one line."""
+    """A section of the page: tables as they are, and each part of prose in one line."""
     return "\n\n".join(part if part.startswith("|") else " ".join(part.split()) for part in parts)
 
 

@@ -6,7 +6,7 @@
 
 The outputs of a record are independent given the weights, not otherwise, so the NLL is that of the whole record. The
 other figures treat each output by itself and average over records and outputs, which should then have one unit.
-For a prediction of your own, make a ``RealPrediction(means, variances)``, both ``[draws, records, outputs]``.
+For a prediction of another library, make a ``RealPrediction(means, variances)``, both ``[draws, records, outputs]``.
 
     >>> import torch
     >>> from dpbnn.prediction import RealPrediction

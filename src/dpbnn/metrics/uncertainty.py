@@ -44,10 +44,10 @@ class RejectionCurve:
 
 
 def out_of_distribution_auroc(score_in: Any, score_out: Any) -> float:
-    """How well a score (higher means less sure) tells foreign records from ordinary ones.
+    """How well a score (higher means less certain) tells foreign records from ordinary ones.
 
-    1 is perfect, 1/2 is chance, and less means that foreign records look surer. Exact: computed from ranks, every pair
-    of an ordinary and a foreign record counts 1, 0, or 1/2 for a tie.
+    1 is perfect, 1/2 is chance; less means that predictions of foreign records look more certain. Exact: computed from
+    ranks, every pair of an ordinary and a foreign record counts 1, 0, or 1/2 for a tie.
     """
     ordinary, foreign = as_scores("score_in", score_in).sort().values, as_scores("score_out", score_out)
     below = torch.searchsorted(ordinary, foreign).sum()

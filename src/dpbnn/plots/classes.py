@@ -26,6 +26,10 @@ __all__ = [
     "reliability_diagram",
 ]
 
+MOST_ROWS, NUM_BINS = 12, 30
+MANY_RECORDS = 20
+"""Bins of fewer records are drawn paler: most of what they show is chance."""
+
 
 def confidence_histogram(
     histogram: ConfidenceHistogram, axes: "Axes | None" = None, *, share: bool = False
@@ -40,7 +44,11 @@ def confidence_histogram(
         style.outline(axes, 100 * histogram.edges, heights, colour, hatch, f"{name} (n = {int(count.sum()):,})")
     axes.set(xlim=(0, 100), xlabel="confidence (%)", ylabel="share of the group (%)" if share else "records")
     if not share:
-        style.whole_ticks(axes)
+        from matplotlib.ticker import MaxNLocator
+
+        locator = axes.yaxis.get_major_locator()
+        if isinstance(locator, MaxNLocator):  # and not ticks that were chosen for the given axes
+            locator.set_params(integer=True)
     total = int(histogram.correct.sum() + histogram.wrong.sum())
     style.finish(axes, f"accuracy {100 * int(histogram.correct.sum()) / total:.1f} %", columns=2)
     return figure
@@ -54,11 +62,11 @@ def draw_probabilities(probabilities: Any, names: Sequence[str] | None = None, a
     values = as_numbers("probabilities", probabilities).double()
     if values.dim() != 2 or not ((values >= -1e-6) & (values <= 1 + 1e-6)).all():
         raise DpbnnError(f"probabilities must lie in 0 to 1, shape [draws, classes], got shape {list(values.shape)}.")
-    figure, axes = style.start(axes, height=25 + 8 * min(values.shape[1], style.MOST_ROWS))
+    figure, axes = style.start(axes, height=25 + 8 * min(values.shape[1], MOST_ROWS))
     called = style.names_or(names, [str(label) for label in range(values.shape[1])])
     means = values.mean(dim=0)
-    shown = means.argsort(descending=True)[: style.MOST_ROWS].sort().values.tolist()
-    edges = torch.linspace(0, 1, style.NUM_BINS + 1, dtype=torch.float64)
+    shown = means.argsort(descending=True)[:MOST_ROWS].sort().values.tolist()
+    edges = torch.linspace(0, 1, NUM_BINS + 1, dtype=torch.float64)
     for row, label in enumerate(shown):
         heights = torch.histogram(values[:, label].clamp(0, 1).contiguous(), edges).hist
         top = row - 0.8 * heights / heights.max()
@@ -90,7 +98,7 @@ def out_of_distribution_histogram(
     largest = math.log(max(2, ordinary.probabilities.shape[1], foreign.probabilities.shape[1]))
     if score == "mutual_information":  # it is often far below the largest entropy, and zero for a point estimate
         largest = max(float(values.max()) for values in scores.values()) or largest
-    edges = torch.linspace(0, largest, style.NUM_BINS + 1, dtype=torch.float64)
+    edges = torch.linspace(0, largest, NUM_BINS + 1, dtype=torch.float64)
     for (name, values), colour, hatch in zip(
         scores.items(), (style.BLUE, style.VERMILION), (None, "////"), strict=True
     ):
@@ -128,12 +136,12 @@ def reliability_diagram(curve: ReliabilityCurve, axes: "Axes | None" = None) -> 
     confidence, accuracy = 100 * curve.confidence[full], 100 * curve.accuracy[full]
     low, high = (100 * bound[full] for bound in curve.accuracy_interval)
     axes.plot([0, 100], [0, 100], color=style.GREY, linestyle="--", linewidth=1, label="perfect calibration")
-    strength = (0.15 + 0.85 * curve.count[full] / style.MANY_RECORDS).clamp_max(1.0).numpy()
+    strength = (0.15 + 0.85 * curve.count[full] / MANY_RECORDS).clamp_max(1.0).numpy()
     marks: dict[str, Any] = {"color": style.BLUE, "alpha": strength, "linewidth": 1, "clip_on": False, "zorder": 3}
     axes.vlines(confidence.numpy(), low.numpy(), high.numpy(), **marks)
     axes.scatter(confidence.numpy(), accuracy.numpy(), 14, **marks)
-    # The legend has a point of its own, at full strength whatever the first bin is.
-    named = f"measured, 95 % interval (paler: fewer than {style.MANY_RECORDS} records)"
+    # The legend shows a separate point at full strength, however pale the first bin is.
+    named = f"measured, 95 % interval (paler: fewer than {MANY_RECORDS} records)"
     axes.errorbar([], [], [], color=style.BLUE, fmt="o", markersize=3.5, elinewidth=1, label=named)
     axes.set(xlim=(0, 100), ylim=(0, 100), ylabel="accuracy (%)")
     axes.tick_params(labelbottom=False)

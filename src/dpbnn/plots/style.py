@@ -18,10 +18,6 @@ __all__ = [
     "GREEN",
     "GREY",
     "INK",
-    "MANY_RECORDS",
-    "MILLIMETRE",
-    "MOST_ROWS",
-    "NUM_BINS",
     "ORANGE",
     "SKY",
     "VERMILION",
@@ -35,17 +31,12 @@ __all__ = [
     "plain",
     "start",
     "top_legend",
-    "whole_ticks",
 ]
 
 # Okabe and Ito 2008: colours that colour-blind readers tell apart. For print, what overlaps is hatched or dashed too.
 BLUE, SKY, GREEN, ORANGE, VERMILION = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00"
 INK, GREY = "#000000", "#767676"
 MILLIMETRE = 1 / 25.4
-MOST_ROWS = 12
-NUM_BINS = 30
-MANY_RECORDS = 20
-"""Bins of fewer records are drawn paler: most of what they show is chance."""
 
 
 def start(axes: "Axes | None", height: float = 75) -> "tuple[Figure, Axes]":
@@ -79,7 +70,7 @@ def column(name: str, values: Any, cure: str) -> Tensor:
 
 
 def names_or(given: Sequence[str] | None, default: list[str]) -> list[str]:
-    """The user's names, of which there must be as many, or the default ones."""
+    """The user's names, one for each default name, or the default names."""
     if given is not None and len(given) != len(default):
         raise DpbnnError(f"names must hold one name for each of {len(default)}, got {len(given)}.")
     return default if given is None else [str(name) for name in given]
@@ -103,9 +94,9 @@ def panels(rows: int, columns: int, width: float = 170, height: float = 60) -> "
     from matplotlib.figure import Figure
 
     figure = Figure((width * MILLIMETRE, rows * height * MILLIMETRE), dpi=200, layout="constrained")
-    axes = [figure.add_subplot(rows, columns, position + 1) for position in range(rows * columns)]
-    for one in axes:
-        plain(one)
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for panel in axes:
+        plain(panel)
     return figure, axes
 
 
@@ -120,15 +111,6 @@ def plain(axes: "Axes") -> None:
     axes.tick_params(labelsize=8)
     for label in (axes.xaxis.label, axes.yaxis.label):
         label.set_fontsize(8)
-
-
-def whole_ticks(axes: "Axes") -> None:
-    """Counts have no halves."""
-    from matplotlib.ticker import MaxNLocator
-
-    locator = axes.yaxis.get_major_locator()
-    if isinstance(locator, MaxNLocator):  # and not ticks that were chosen for the given axes
-        locator.set_params(integer=True)
 
 
 def finish(axes: "Axes", title: str, columns: int) -> None:
