@@ -90,15 +90,13 @@ def _curve(what: str, size: Size) -> Later:
     epochs = range(1, 16) if size.is_full else (1, 5, 15)
     job = Epsilons(what, CURVES[what], 60_000, 256, tuple(epoch * 60_000 // 256 for epoch in epochs), 1e-5)
     return Later(
-        [job], lambda jobs: [{"epoch": e, **point} for e, point in zip(epochs, jobs[0]["epsilon"], strict=True)]
+        [job], lambda jobs: [{"epoch": e} | point for e, point in zip(epochs, jobs[0]["epsilon"], strict=True)]
     )
 
 
 def _section(results: Results) -> str:
-    last = [
-        {"what": what, "epsilon": points[-1]} | {"paper": results["paper"][what]}
-        for what, points in results["curves"].items()
-    ]
+    paper, curves = results["paper"], results["curves"]
+    last = [{"what": what, "epsilon": points[-1], "paper": paper[what]} for what, points in curves.items()]
     ours = [(name.upper(), lambda row, name=name: private(row["epsilon"][name])) for name in ACCOUNTANTS]
     return markdown(
         """

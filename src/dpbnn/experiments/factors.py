@@ -5,13 +5,11 @@ s = B / (sqrt(eta) n C), so that larger batches are more private at the same lea
 """
 
 import statistics
-from dataclasses import replace
 from itertools import product
 
-import dpbnn
 from dpbnn.experiments.item import Item, Later, Results, Size, first
 from dpbnn.experiments.pictures import MARKS, Figure, log_ticks, titled
-from dpbnn.experiments.settings import Setting, langevin_noise
+from dpbnn.experiments.settings import without_prior
 from dpbnn.experiments.training import IterateAccuracy, about, tightest_epsilon
 from dpbnn.experiments.words import markdown, number, private, spread, table_of
 from dpbnn.plots import style
@@ -21,14 +19,16 @@ __all__ = ["ITEM"]
 VALUES = {"batch_size": (64, 128, 256, 512, 1024), "rate": (0.05, 0.1, 0.25, 0.5, 1.0)}
 FACTORS = {"batch_size": "batch size", "rate": "learning rate"}
 FAMILIES = ("DP-SGD", "DP-SGLD")
+PAPERS_RATE = 0.25
 
 
 def _template(size: Size) -> Results:
     """A row for each value of each factor, in both families."""
     rows = []
     for factor, family in product(FACTORS, FAMILIES):
-        for value in VALUES[factor][:: max(1, 4 // max(1, size.grid - 1))]:
-            setting = _setting(factor, family, value, size)
+        for value in size.some(VALUES[factor]):
+            rate, batch_size = (PAPERS_RATE, value) if factor == "batch_size" else (value, 256)
+            setting = without_prior(rate, 1.3 if family == "DP-SGD" else None, size, batch_size=batch_size)
             runs = IterateAccuracy.of(setting, size)
             rows.append(
                 {
@@ -43,15 +43,6 @@ def _template(size: Size) -> Results:
                 }
             )
     return {"rows": rows}
-
-
-def _setting(factor: str, family: str, value: float, size: Size) -> Setting:
-    """With this value of the factor; the other one is as in the paper: batches of 256, learning rate 0.25."""
-    rate, batch_size = (0.25, int(value)) if factor == "batch_size" else (value, 256)
-    network, method = size.network_of_grids, dpbnn.SGD(rate)
-    setting = Setting("mnist", network, method, size.records, batch_size, size.epochs, hidden=size.hidden)
-    noise = 1.3 if family == "DP-SGD" else langevin_noise(rate / size.records, setting)
-    return replace(setting, noise_multiplier=noise)
 
 
 def _section(results: Results) -> str:

@@ -7,14 +7,12 @@ from learning rate and clip norm. The paper compares learning rates of 0.25 for 
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 
-import dpbnn
 from dpbnn.experiments.accountants import Epsilons
 from dpbnn.experiments.item import Item, Later, Results, Size, each, first
 from dpbnn.experiments.pictures import Figure, titled
-from dpbnn.experiments.settings import DELTA, Setting, langevin_noise
+from dpbnn.experiments.settings import DELTA, without_prior
 from dpbnn.experiments.training import IterateAccuracy, steps_of_iterates
 from dpbnn.experiments.words import markdown, number, private, table
 from dpbnn.plots import style
@@ -35,7 +33,7 @@ SHOWN_ACCURACIES = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97)
 
 def _template(size: Size) -> Results:
     """For each DP-SGD run of the grid, and each DP-SGLD run, its accuracy and epsilon after each epoch."""
-    clip_norms, noises = (values[:: max(1, 4 // max(1, size.grid - 1))] for values in (CLIP_NORMS, NOISES))
+    clip_norms, noises = map(size.some, (CLIP_NORMS, NOISES))
     rows = []
     for rate in RATES:
         rows += [_row(rate, clip_norm, noise, size) for clip_norm, noise in product(clip_norms, noises)]
@@ -45,12 +43,8 @@ def _template(size: Size) -> Results:
 
 def _row(rate: float, clip_norm: float, noise: float | None, size: Size) -> Results:
     """Of DP-SGD with this noise, or for None of DP-SGLD, at temperature 1/2."""
-    setting = Setting(
-        "mnist", size.network_of_grids, dpbnn.SGD(rate), size.records, epochs=size.epochs, clip_norm=clip_norm,
-        hidden=size.hidden,
-    )  # fmt: skip
-    multiplier = langevin_noise(rate / size.records, setting) if noise is None else noise
-    runs = IterateAccuracy.of(replace(setting, noise_multiplier=multiplier), size)
+    setting = without_prior(rate, noise, size, clip_norm=clip_norm)
+    runs, multiplier = IterateAccuracy.of(setting, size), setting.plan().noise_at(0)
     steps = steps_of_iterates(setting)
     spent = Epsilons("by epoch", multiplier, setting.records, setting.batch_size, steps, DELTA)
     return {

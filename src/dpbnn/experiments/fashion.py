@@ -1,12 +1,10 @@
 """Beyond the paper: the accuracy and calibration tables for Fashion-MNIST."""
 
-from itertools import product
-
 from dpbnn.experiments.item import Item, Results, Size
 from dpbnn.experiments.pictures import Figure, compared
 from dpbnn.experiments.settings import METHODS
 from dpbnn.experiments.training import rows_in_three_ways
-from dpbnn.experiments.words import METHOD, NETWORK, WAYS, markdown, spread, table_of
+from dpbnn.experiments.words import METHOD, NETWORK, WAYS, in_three_ways, markdown, table_of
 
 __all__ = ["ITEM"]
 
@@ -21,12 +19,8 @@ def _template(size: Size) -> Results:
 
 
 def _section(results: Results) -> str:
-    columns = [
-        (f"{WAYS[way]}, {FIGURES[name]}", lambda row, way=way, name=name: spread(row["ours"][way][name]))
-        for way, name in product(WAYS, FIGURES)
-    ]
     text = "The same networks, settings and budget as for MNIST; nothing was tuned on garments."
-    return markdown(text, table_of(results["rows"], NETWORK, METHOD, *columns))
+    return markdown(text, table_of(results["rows"], NETWORK, METHOD, *in_three_ways(FIGURES)))
 
 
 def _picture(results: Results) -> Figure:

@@ -32,6 +32,7 @@ __all__ = [
     "langevin_noise",
     "paper",
     "three_ways",
+    "without_prior",
 ]
 
 DELTA, EPSILON = 1e-5, 0.894
@@ -113,6 +114,16 @@ def paper(data: str, network: str, method: str, prior: str, is_private: bool, si
     if method == "mc_dropout":
         return replace(plain, method=dpbnn.MCDropout(2e-4, weight_prior, optimizer="Adam"), dropout=0.5)
     return plain
+
+
+def without_prior(rate: float, noise: float | None, size: Size, **more: Any) -> Setting:
+    """DP-SGD on MNIST at this rate and noise; for None the noise of DP-SGLD at temperature 1/2 and rate / n.
+
+    The network of the quick size is the one that is trained faster.
+    """
+    network, method = "cnn" if size.is_full else "mlp", dpbnn.SGD(rate)
+    setting = Setting("mnist", network, method, size.records, epochs=size.epochs, hidden=size.hidden, **more)
+    return replace(setting, noise_multiplier=langevin_noise(rate / size.records, setting) if noise is None else noise)
 
 
 def langevin_noise(rate: float, setting: Setting) -> float:

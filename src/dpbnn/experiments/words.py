@@ -2,7 +2,8 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import dpbnn
@@ -17,6 +18,7 @@ __all__ = [
     "Column",
     "by_accountant",
     "by_network",
+    "in_three_ways",
     "markdown",
     "number",
     "private",
@@ -44,6 +46,15 @@ def table_of(rows: Iterable[Any], *columns: Column) -> str:
 
 METHOD: Column = "method", lambda row: METHODS[row["method"]]
 NETWORK: Column = "network", lambda row: NETWORKS[row["network"]]
+
+
+def in_three_ways(headings: Mapping[str, str]) -> list[Column]:
+    """A column for each way and figure, of rows that have them under "ours"."""
+
+    def column(way: str, name: str) -> Column:
+        return f"{WAYS[way]}, {headings[name]}", lambda row: spread(row["ours"][way][name])
+
+    return [column(way, name) for way, name in product(WAYS, headings)]
 
 
 def by_network(rows: Sequence[Results]) -> dict[str, list[Results]]:
