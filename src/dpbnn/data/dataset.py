@@ -64,7 +64,7 @@ class DatasetRecords:
         return self.length
 
     def batches(self, sampler: PoissonSampler, first_step: int, end: int, workers: int) -> Iterator[Batch]:  # noqa: D102
-        steps = zip(range(first_step, end), sampler.batches(first_step, end), strict=True)
+        steps = ((step, sampler.batch(step).tolist()) for step in range(first_step, end))
         yield from self._read(steps, sampler.randomness, workers)
 
     def all(self) -> Iterator[Batch]:  # noqa: D102

@@ -46,8 +46,8 @@ def test_every_run_has_noise_of_its_own_and_of_the_right_size(monkeypatch, chunk
 
 
 def test_the_only_run_has_what_it_draws_when_it_is_alone():
-    place = torch.zeros(1001)
-    cuda_noise.add_normals([place], 1.0, Randomness.from_seed(3).draw_on_device(5, CPU))
+    place, seeded = torch.zeros(1001), torch.Generator().manual_seed(Randomness.from_seed(3).torch_seed("noise", 5))
+    cuda_noise.add_normals([place], 1.0, cuda_noise.drawn(seeded))
     assert torch.equal(drawn([1001])[0], place)
 
 

@@ -31,7 +31,7 @@ CHUNK = 2**19
 """Normals that one thread makes at a time: few enough for its caches, and so many that threads rarely meet."""
 
 MERSENNE_WORDS, MERSENNE_OFFSET = 624, 24
-"""Where the words of the Mersenne twister lie in the state of torch's CPU generator."""
+"""The number and the place of the Mersenne twister's words in the state of torch's CPU generator."""
 
 OPERATING_SYSTEM = "NumPy's SFC64, keyed anew for every step from the operating system's secure generator"
 USER = "a seed of the user's"
@@ -39,7 +39,7 @@ USER = "a seed of the user's"
 
 @dataclass(frozen=True)
 class Randomness:
-    """All secret draws of one run.
+    """The secret key of one run, from which all its secret draws follow.
 
     Guarantees:
         Different steps, and different purposes within a step, draw independently.
@@ -57,12 +57,12 @@ class Randomness:
 
     @staticmethod
     def from_seed(seed: int) -> "Randomness":
-        """For tests alone: whoever knows the seed can subtract the noise, so that no guarantee holds."""
+        """For tests alone: with the seed anybody can subtract the noise, so that no guarantee holds."""
         number = _validate.whole_number("unsafe_seed", seed, at_least=0)
         return Randomness(hashlib.blake2b(str(number).encode(), digest_size=KEY_BYTES).digest(), USER)
 
     def renewed(self) -> "Randomness":
-        """A fresh key; a run that was ever seeded by the user stays marked as such."""
+        """A fresh key; a run that the user has seeded stays marked as seeded."""
         return Randomness(os.urandom(KEY_BYTES), self.source)
 
     @property
@@ -80,10 +80,10 @@ class Randomness:
         return int.from_bytes(self._derive(purpose, step, part)[:8]) >> 1
 
     def masks(self, step: int) -> Generators:
-        """The generators from which a model draws by itself in one step: dropout masks.
+        """The generators from which a model draws in one step: dropout masks.
 
-        Masks are secret: they are drawn by position in the batch, so that for an attacker who knew them, one record
-        more would shift the masks of the others.
+        Masks are secret. They are drawn by position in the batch: one more record shifts the masks of the others, which
+        an attacker who knew them would see.
         """
         return Generators(partial(self.seed_masks, step))
 
@@ -94,7 +94,7 @@ class Randomness:
     def reading(self, step: int, row: int) -> Generators:
         """The generators from which the reading of one record in one step draws: augmentation.
 
-        They are the record's own: where a batch shared them, one record more would shift what the others draw.
+        Each record has generators to itself: if a batch shared them, one more record would shift the others' draws.
         """
         return Generators(partial(self.seed_reading, step, row))
 
@@ -105,7 +105,7 @@ class Randomness:
     def seed_process(self, purpose: str, step: int, part: int) -> None:
         """Bring the generators of the whole process into one state: torch's on the CPU, NumPy's and Python's.
 
-        For processes of this library alone: in the user's, anybody may draw from them or seed them.
+        Only for processes that this library starts: in the user's, other code may draw from them or seed them.
         """
         self.seed(f"{purpose}, process", step, part, torch.default_generator)
         self.seed_process_but_torch(purpose, step, part)
@@ -128,13 +128,10 @@ class Randomness:
     def add_normals(self, tensors: Sequence[Tensor], scale: float, step: int) -> None:
         """Add `scale` times an independent standard normal to every number, in place, as the noise of one step."""
         if tensors[0].is_cuda:
-            cuda_noise.add_normals(tensors, scale, self.draw_on_device(step, tensors[0].device))
-            return
-        cpu_noise.add_normals(tensors, scale, lambda part: self.generator("noise", step, part), CHUNK)
-
-    def draw_on_device(self, step: int, device: torch.device) -> cuda_noise.Draw:
-        """What draws the noise of one step on a CUDA device."""
-        return cuda_noise.drawn(torch.Generator(device).manual_seed(self.torch_seed("noise", step)))
+            generator = torch.Generator(tensors[0].device).manual_seed(self.torch_seed("noise", step))
+            cuda_noise.add_normals(tensors, scale, cuda_noise.drawn(generator))
+        else:
+            cpu_noise.add_normals(tensors, scale, lambda part: self.generator("noise", step, part), CHUNK)
 
     def _derive(self, purpose: str, step: int, part: int) -> bytes:
         message = f"{purpose}/{step}/{part}".encode()

@@ -13,7 +13,6 @@ independently with probability q. From one that is chosen to the next it is a ge
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,7 +23,7 @@ from dpbnn.privacy.noise.randomness import Randomness
 __all__ = ["PoissonSampler", "largest_batch"]
 
 MOST_STEPS, MOST_CELLS = 64, 2**22
-"""What is drawn at a time: enough to be fast, and little enough for memory."""
+"""The most that is drawn at a time: enough to be fast, and little enough for memory."""
 
 Rows = npt.NDArray[np.int64]
 
@@ -47,13 +46,8 @@ class PoissonSampler:
         """The sorted indices of one step's batch."""
         return self.in_a_row(step, step + 1)[0]
 
-    def batches(self, first_step: int, end: int) -> Iterator[list[int]]:
-        """The batches of the steps from `first_step` up to, not including, `end`."""
-        for step in range(first_step, end):
-            yield self.batch(step).tolist()
-
     def in_a_row(self, first_step: int, end: int) -> tuple[Rows, Rows]:
-        """The same batches, one after another, and the size of each."""
+        """The batches of the steps from `first_step` up to, not including, `end`, end to end; and the size of each."""
         rows, sizes, step = [], [], first_step
         while step < end:
             table, row = divmod(step, self._steps_at_a_time)
@@ -73,7 +67,7 @@ class PoissonSampler:
         if drawn is None:
             drawn = self._draw(table)
             self._drawn.clear()
-            self._drawn[table] = drawn  # another thread may ask for another one at the same time
+            self._drawn[table] = drawn  # another thread may ask for another table at the same time
         return drawn
 
     def _draw(self, table: int) -> tuple[Rows, Rows]:
@@ -92,7 +86,7 @@ def largest_batch(num_records: int, sampling_rate: float) -> int:
 
 
 def _chosen(cells: int, rate: float, generator: np.random.Generator) -> Rows:
-    """Which of so many cells are chosen, each independently: in their order.
+    """The cells that are chosen, each independently, in ascending order.
 
     Gaps are geometric: an exponential number in units of its mean, rounded up, is larger than k with the probability
     ``(1 - rate)^k`` if the mean is ``-1 / log(1 - rate)``.
@@ -100,10 +94,9 @@ def _chosen(cells: int, rate: float, generator: np.random.Generator) -> Rows:
     length = -1 / math.log1p(-rate) if rate < 1 else 0.0
     expected = cells * rate
     at_a_time = math.ceil(expected + 6 * math.sqrt(expected) + 8)  # once is nearly always enough
-    found, last = [], -1
-    while last < cells:
+    chosen = np.array([-1])
+    while chosen[-1] < cells:
         gaps = np.ceil(generator.standard_exponential(at_a_time) * length)
-        found.append(last + np.cumsum(np.clip(gaps, 1, cells + 1).astype(np.int64)))  # an exponential can be 0
-        last = int(found[-1][-1])
-    every = np.concatenate(found)
-    return every[: np.searchsorted(every, cells)]
+        further = np.cumsum(np.clip(gaps, 1, cells + 1).astype(np.int64))  # an exponential can be 0
+        chosen = np.append(chosen, chosen[-1] + further)
+    return chosen[1 : np.searchsorted(chosen, cells)]

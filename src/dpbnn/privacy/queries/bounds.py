@@ -1,14 +1,14 @@
 """Bounds of columns that nobody knows beforehand: bought from the private records, by private quantiles.
 
-Each quantile is chosen among public candidates on a geometric grid by the exponential mechanism (OpenDP's noisy max of
-quantile scores), which is private without a delta. Between the quartiles of a column and one such width beyond them lie
-its bounds; what lies outside is clipped to them:
+The exponential mechanism (OpenDP's noisy max of quantile scores) chooses each quantile among public candidates on a
+geometric grid; it is private without a delta. The bounds of a column lie one width beyond its quartiles, and values
+outside are clipped to them:
 
     low = q25 - w,    high = q75 + w,    w = q75 - q25  (or max(1, |q|) where both are q)
 
 With too few rows for the quartiles of all columns, one bound is bought for all of them together, twice the median of
-the largest magnitude in a row, and another for the target. With too few for that, the call is refused. Which of the
-three it is depends on public numbers alone.
+the largest magnitude in a row, and another for the target. With too few rows for that, the call is refused. Public
+numbers alone decide between the three.
 
 References: McSherry and Talwar 2007 (the mechanism), Smith 2011 (quantiles by it).
 """
@@ -32,9 +32,9 @@ __all__ = ["Bounds", "Purchase", "purchase", "pure_epsilon_within", "quantile"]
 SMALLEST, LARGEST, RATIO = 1e-6, 1e9, 1.02
 """Candidates: 0 and +-SMALLEST * RATIO^k up to LARGEST."""
 FOR_ALL_COLUMNS = 8.0
-"""Rows times epsilon of a quantile times the share below it: from here on quartiles are sure to be near."""
+"""The least product of rows, a quantile's epsilon and the share below it with which quartiles are near the true ones."""
 FOR_ONE_BOUND = 5.0
-"""Rows times all of epsilon: below it one bound for everything would be mostly chance."""
+"""The least product of rows and all of epsilon with which one bound for everything is not mostly chance."""
 QUARTILES = {"lower": 0.25, "upper": 0.75}
 
 
@@ -52,7 +52,7 @@ class Bounds:
             raise DpbnnError("bounds must be finite with each low below its high; give public ones that are.")
 
     def scaled(self, values: np.ndarray) -> np.ndarray:
-        """From -1 at the lowest to 1 at the highest; what lies outside is clipped, and no number is the middle."""
+        """From -1 at the lowest to 1 at the highest; values outside are clipped, and NaN is put in the middle."""
         middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
         with np.errstate(invalid="ignore", over="ignore"):
             return np.clip(np.nan_to_num((values - middle) / half, nan=0.0), -1.0, 1.0)
@@ -62,8 +62,8 @@ class Bounds:
 class Purchase:
     """How bounds of columns are bought: decided by public numbers, before any record is seen.
 
-    Of each column, or one for all columns together; with `has_target` the last column is the target, with a bound for
-    itself. `columns` are names such as "column 'age'".
+    The bounds are those of each column, or one for all columns together; with `has_target` the last column is the
+    target, which has a bound to itself. `columns` are names such as "column 'age'".
     """
 
     columns: tuple[str, ...]
@@ -73,7 +73,7 @@ class Purchase:
 
     @property
     def purchases(self) -> dict[str, float]:
-        """What is bought, each for `epsilon`: that of one record, as in a plan's `pure_epsilons`."""
+        """Each purpose and its epsilon for one record, as in a plan's `pure_epsilons`."""
         if self.is_for_each_column:
             return {f"{side} quartile of {name}": self.epsilon for name in self.columns for side in QUARTILES}
         return {f"largest magnitude of {part}": self.epsilon for part in self._parts}
@@ -117,7 +117,7 @@ def purchase(
     has_target: bool = False,
     remedy: str = "bounds=(0, 100), or such a pair for each column",
 ) -> Purchase:
-    """What `epsilon` buys: quartiles of every column, or one bound for all, or nothing: then it is refused."""
+    """The quartiles of every column, or else one bound for all; refused where `epsilon` is enough for neither."""
     names = tuple(columns)
     each = pure_epsilon_within(epsilon, delta, 2 * len(names))
     if rows * each * 0.25 / (2 * 0.75) >= FOR_ALL_COLUMNS:

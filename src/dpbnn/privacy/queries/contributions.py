@@ -1,4 +1,4 @@
-"""Several rows of one person: at most so many are kept, by a rule that does not look at their values.
+"""Several rows of one person: at most a given number is kept, by a rule that does not look at their values.
 
 >>> kept_rows(["a", "b", "a", "a", "b"], most=2)
 array([0, 1, 2, 4])
@@ -33,7 +33,7 @@ def numbered(people: Any) -> np.ndarray:
 
 
 def _is_missing(name: Any) -> bool:
-    """None, NaN, NaT, and pandas' NA, of which nothing can be asked."""
+    """Whether a name is None, NaN, NaT, or pandas' NA, which cannot be compared."""
     try:
         return name is None or bool(name != name)
     except TypeError:

@@ -1,4 +1,4 @@
-"""The best of several candidates, chosen privately; and what all mechanisms of OpenDP need.
+"""The best of several candidates, chosen privately; and helpers for mechanisms of OpenDP.
 
 >>> from dpbnn.privacy.purchases import Purchases
 >>> scores = [3.0, 90.0, 4.0]
@@ -17,7 +17,7 @@ __all__ = ["check_available", "noisy_maximum", "opendp", "within"]
 
 
 def noisy_maximum(scores: Sequence[float], permit: Permit) -> int:
-    """The place of the largest score, with noise; each record must add between 0 and 1 to every score.
+    """The index of the largest score, with noise; each record must add between 0 and 1 to every score.
 
     Guarantees:
         Adding or removing one record changes no probability by more than the factor e^epsilon of the permit.
@@ -29,14 +29,14 @@ def noisy_maximum(scores: Sequence[float], permit: Permit) -> int:
 
 
 def within(make: Callable[[float], Any], scale: float, distance: float, epsilon: float) -> Any:
-    """The mechanism whose cost, with rounding, is at most epsilon for neighbours at this distance."""
+    """The mechanism of the least scale whose cost, with rounding, is at most epsilon at this distance."""
     while (made := make(scale)).map(distance) > epsilon:
         scale *= 1 + 1e-9
     return made
 
 
 def check_available() -> None:
-    """Refuse before anything is spent, not in the middle."""
+    """Refuse a run that needs OpenDP and does not have it, before anything is spent."""
     if find_spec("opendp") is None:
         raise DpbnnError(
             "Buying bounds or noise levels from the data, or choosing privately, needs OpenDP, which is not installed: "
