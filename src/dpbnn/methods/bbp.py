@@ -31,10 +31,10 @@ from torch.optim import Optimizer
 from dpbnn import _validate
 from dpbnn.device.flat import of_each
 from dpbnn.errors import DpbnnError
-from dpbnn.methods.descent import Descent, Term, check_prior, of_network
+from dpbnn.methods.descent import Descent, Term, of_network
 from dpbnn.methods.kl import Draw, kl_gradient
 from dpbnn.methods.method import Method, Prepared
-from dpbnn.models.priors import Gaussian, Prior
+from dpbnn.models.priors import Gaussian, Prior, checked_prior
 from dpbnn.posterior import MeanField
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import Schedule, check_length
@@ -71,10 +71,7 @@ class _StepDraws:
 
     def __init__(self, like: Weights, num_draws: int) -> None:
         self.pair: tuple[int, bool] | None = None
-        self.std, self.slope = (
-            FlatWeights(like),
-            FlatWeights(like),
-        )  # room that is used again: fresh memory would cost more
+        self.std, self.slope = FlatWeights(like), FlatWeights(like)  # used again: fresh memory would take longer
         self.e = [FlatWeights(like) for _ in range(num_draws)]
         self.w = [FlatWeights(like) for _ in range(num_draws)]
         self.each = [Draw(w.views, e.views) for w, e in zip(self.w, self.e, strict=True)]
@@ -120,7 +117,7 @@ class BBP(Method[BBPState]):
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_prior(self.prior)
+        checked_prior("prior", self.prior)
         _validate.one_of("form", self.form, FORMS)
         _validate.positive("initial_std", self.initial_std)
         if _validate.whole_number("num_draws", self.num_draws) > 1 and self.form == "aligned":

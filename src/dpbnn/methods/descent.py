@@ -20,18 +20,18 @@ from torch.optim import Optimizer
 from dpbnn import _validate
 from dpbnn.device.flat import joined
 from dpbnn.errors import DpbnnError
-from dpbnn.models.priors import Flat, Gaussian, Prior, checked_prior
-from dpbnn.schedule import Schedule, as_schedule, runs_of, value_at
+from dpbnn.models.priors import Flat, Gaussian, Prior
+from dpbnn.privacy import temperature as langevin
+from dpbnn.privacy.plan import PrivacyPlan
+from dpbnn.schedule import Runs, Schedule, as_schedule, combined, runs_of, value_at
 from dpbnn.types import Weights
 
-__all__ = ["Descent", "Term", "as_rate", "check_prior", "of_network", "prior_term"]
+__all__ = ["Descent", "Term", "as_rate", "implied_temperature", "of_network", "plain_schedule", "prior_term"]
 
 UNUSABLE = {
     "LBFGS": "it evaluates the loss again within a step, which no plan accounts for",
     "SparseAdam": "released gradients are dense",
 }
-
-
 SMALLEST_RATE, LARGEST_RATE = 1e-30, 1e15
 
 
@@ -57,7 +57,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Descent:
-    """The settings of a descent; what it remembers between steps is the optimizer that `start` gives."""
+    """The settings of a descent. It has no state: the optimizer that `start` returns remembers earlier steps."""
 
     learning_rate: Schedule
     momentum: float = 0.0
@@ -75,7 +75,7 @@ class Descent:
 
     @property
     def is_plain(self) -> bool:
-        """Plain descent is done here: loading torch's optimizers alone takes longer than many a run."""
+        """Whether it is plain descent, which needs no optimizer: loading torch's takes longer than many a run."""
         return self.optimizer in ("SGD", torch.optim.SGD) and not self.momentum and not self.options
 
     @property
@@ -84,7 +84,7 @@ class Descent:
         return self._class().__name__
 
     def start(self, weights: Weights) -> Optimizer | None:
-        """What remembers earlier steps, if anything has to."""
+        """The optimizer, which remembers earlier steps; None for plain descent, which remembers nothing."""
         if self.is_plain:
             return None
         options = dict(self.options) | ({"momentum": self.momentum} if self.momentum else {})
@@ -97,7 +97,7 @@ class Descent:
             raise DpbnnError(f"options do not fit torch.optim.{self._class().__name__}: {error}.") from error
 
     def phase(self, optimizer: Optimizer | None, step: int) -> Hashable | None:
-        """The rate, if a step can be captured: no optimizer counts steps on the host."""
+        """The rate, if a step can be captured; None if the optimizer counts steps on the host."""
         counts_on_device = optimizer is None or optimizer.defaults.get("capturable", False)
         return value_at(self.learning_rate, step) if counts_on_device or type(optimizer) is torch.optim.SGD else None
 
@@ -120,52 +120,60 @@ class Descent:
 
     def settings(self) -> dict[str, Any]:
         """Plain values, for the release."""
-        rate = self.learning_rate
         return {
-            "learning_rate": rate if isinstance(rate, (int, float)) else [list(run) for run in rate],
+            "learning_rate": plain_schedule(self.learning_rate),
             "momentum": self.momentum,
             "optimizer": self.optimizer_name,
             "options": {name: repr(value) for name, value in self.options.items()},
         }
 
     def _class(self) -> type[Optimizer]:
-        found = getattr(torch.optim, self.optimizer, None) if isinstance(self.optimizer, str) else self.optimizer
-        if not (isinstance(found, type) and issubclass(found, Optimizer)) or found is Optimizer:
+        named = getattr(torch.optim, self.optimizer, None) if isinstance(self.optimizer, str) else self.optimizer
+        if not (isinstance(named, type) and issubclass(named, Optimizer)) or named is Optimizer:
             classes = [name for name, value in vars(torch.optim).items() if isinstance(value, type)]
             alike = [name for name in classes if name.lower() == str(self.optimizer).lower()]
             if alike:
                 raise DpbnnError(f"optimizer must be a name in torch.optim, got {self.optimizer!r}; use {alike[0]!r}.")
             _validate.refuse("optimizer", "a name in torch.optim such as 'SGD' or 'Adam', or a class", self.optimizer)
-        if found.__name__ in UNUSABLE:
-            raise DpbnnError(
-                f"optimizer must not be {found.__name__}: {UNUSABLE[found.__name__]}; use 'SGD' or 'Adam'."
-            )
-        return found
+        if named.__name__ in UNUSABLE:
+            why = UNUSABLE[named.__name__]
+            raise DpbnnError(f"optimizer must not be {named.__name__}: {why}; use 'SGD' or 'Adam'.")
+        return named
 
 
 def as_rate(name: str, value: object) -> float:
-    """A learning rate within the range that arithmetic bears."""
+    """A learning rate in the range that arithmetic bears."""
     rate = float(_validate.positive(name, value))
     within = SMALLEST_RATE <= rate <= LARGEST_RATE
     return rate if within else _validate.refuse(name, f"from {SMALLEST_RATE:g} to {LARGEST_RATE:g}", value)
 
 
-def check_prior(prior: object) -> None:
-    """Refuse what is no prior."""
-    checked_prior("prior", prior)
-
-
 def prior_term(prior: Prior, weights: Weights, divisor: float) -> Term:
-    """``grad r(w)`` for the network's weights; a likelihood's own have a flat prior.
+    """``grad r(w) / divisor`` for the network's weights; the prior of a likelihood's weights is flat.
 
-    It goes first: a Gaussian's gradient is the weights themselves over a number, and they are not copied.
+    It must be the first term of a step: a Gaussian's gradient is the weights over a number, and they are not copied.
     """
-    own = of_network(weights)
+    of_prior = of_network(weights)
     if isinstance(prior, Gaussian):
-        return Term(own, divisor * prior.scale**2)
-    return Term({} if isinstance(prior, Flat) else prior.energy_gradient(own), divisor)
+        return Term(of_prior, divisor * prior.scale**2)
+    return Term({} if isinstance(prior, Flat) else prior.energy_gradient(of_prior), divisor)
+
+
+def implied_temperature(learning_rate: Schedule, plan: PrivacyPlan) -> float | Runs:
+    """tau of Langevin dynamics at this rate of the whole posterior, or its runs where it changes along the plan."""
+    n, B = plan.dataset_size, plan.batch_size
+
+    def at(rate: float, clip_norm: float, noise: float) -> float:
+        return langevin.temperature(rate, noise, clip_norm=clip_norm, dataset_size=n, batch_size=B)
+
+    return combined(at, plan.steps, learning_rate, plan.clip_norm, plan.noise_multiplier)
+
+
+def plain_schedule(schedule: Schedule) -> float | list[list[float]]:
+    """A number or lists of them, for JSON."""
+    return schedule if isinstance(schedule, (int, float)) else [list(run) for run in schedule]
 
 
 def of_network(weights: Weights) -> Weights:
-    """All but a likelihood's own, on which the prior does not act."""
+    """The weights without those of a likelihood, on which the prior does not act."""
     return {name: values for name, values in weights.items() if not name.startswith("likelihood.")}

@@ -21,13 +21,12 @@ from torch.optim import Optimizer
 
 from dpbnn.device.flat import in_one_piece
 from dpbnn.errors import DpbnnError
-from dpbnn.methods.descent import Descent, Term, check_prior, of_network, prior_term
+from dpbnn.methods.descent import Descent, Term, implied_temperature, of_network, prior_term
 from dpbnn.methods.method import Method, Prepared
-from dpbnn.models.priors import Flat, Prior
+from dpbnn.models.priors import Flat, Prior, checked_prior
 from dpbnn.posterior import PointEstimate
-from dpbnn.privacy import temperature as langevin
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.schedule import Schedule, check_length, combined, runs_of
+from dpbnn.schedule import Schedule, check_length, combined
 from dpbnn.types import NoisySum, Weights
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class SGD(Method[SGDState]):
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_prior(self.prior)
+        checked_prior("prior", self.prior)
         object.__setattr__(self, "learning_rate", self._descent.learning_rate)
 
     @cached_property
@@ -85,8 +84,8 @@ class SGD(Method[SGDState]):
     def init(self, weights: Weights, plan: PrivacyPlan, seed: int) -> SGDState:
         """The weights as given."""
         self.prior.check(list(of_network(weights)))
-        own = in_one_piece(weights)
-        return SGDState(own, self._descent.start(own), plan)
+        flat = in_one_piece(weights)
+        return SGDState(flat, self._descent.start(flat), plan)
 
     def begin_step(self, state: SGDState, step: int) -> Hashable | None:
         """The learning rate is the phase, unless the optimizer counts on the host."""
@@ -108,31 +107,27 @@ class SGD(Method[SGDState]):
         return PointEstimate({name: values.clone() for name, values in state.weights.items()})
 
     def temperature(self, plan: PrivacyPlan) -> float:
-        """``tau = eta n (s C / B)^2 / (2 (1 - momentum))``: that at which the same iterates are Langevin dynamics.
+        """``tau = eta n (s C / B)^2 / (2 (1 - momentum))``: at this temperature the iterates are Langevin dynamics.
 
-        Exact for plain descent; with momentum it holds in the long run. Raises where there is none.
+        Exact for plain descent; with momentum it holds in the long run. Raises where there is no single temperature.
         """
         if self._descent.optimizer_name != "SGD" or self.options:
             raise DpbnnError(
                 f"{self._descent.optimizer_name} with options {dict(self.options)} rescales its noise step by step, so "
                 "that no single temperature describes it; use the plain optimizer 'SGD'."
             )
-        n, B = plan.dataset_size, plan.batch_size
-
-        def at(rate: float, clip_norm: float, noise: float) -> float:
-            plain = langevin.temperature(rate / n, noise, clip_norm=clip_norm, dataset_size=n, batch_size=B)
-            return plain / (1 - self.momentum)
-
-        found = combined(at, plan.steps, self.learning_rate, plan.clip_norm, plan.noise_multiplier)
-        if isinstance(found, float):
-            return found
+        share = plan.dataset_size * (1 - self.momentum)
+        rates = combined(lambda rate: rate / share, plan.steps, self.learning_rate)
+        temperature = implied_temperature(rates, plan)
+        if isinstance(temperature, float):
+            return temperature
         raise DpbnnError(
-            f"The temperature changes along the run, from {found[0][0]:.4g} to {found[-1][0]:.4g}; keep "
+            f"The temperature changes along the run, from {temperature[0][0]:.4g} to {temperature[-1][0]:.4g}; keep "
             "sqrt(learning_rate) * clip_norm * noise_multiplier constant for a single one."
         )
 
     def as_sgld(self, plan: PrivacyPlan) -> "tuple[SGLD, PrivacyPlan]":
-        """The sampler with the same iterates under the same plan: ``eta / n``, at the implied temperature.
+        """The sampler with the same iterates under the same plan: its rate is ``eta / n``, its temperature is implied.
 
         Guarantees:
             DP-SGD and its conversion to DP-SGLD give the same iterates from the same seeds.
@@ -143,6 +138,5 @@ class SGD(Method[SGDState]):
             raise DpbnnError(
                 "Only plain descent is a Langevin sampler; as_sgld needs optimizer 'SGD' without momentum or options."
             )
-        rates = runs_of(self.learning_rate, plan.steps)
-        converted = tuple((rate / plan.dataset_size, steps) for rate, steps in rates)
-        return SGLD(converted[0][0] if len(converted) == 1 else converted, self.prior), plan
+        rates = combined(lambda rate: rate / plan.dataset_size, plan.steps, self.learning_rate)
+        return SGLD(rates, self.prior), plan

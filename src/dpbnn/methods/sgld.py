@@ -16,16 +16,15 @@ Reference: Welling and Teh 2011.
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from dpbnn import _validate
 from dpbnn.device.flat import in_one_piece
 from dpbnn.errors import DpbnnError
-from dpbnn.methods.descent import Descent, Term, as_rate, check_prior, of_network, prior_term
+from dpbnn.methods.descent import Descent, Term, as_rate, implied_temperature, of_network, plain_schedule, prior_term
 from dpbnn.methods.method import Method, Prepared
 from dpbnn.methods.sgd import SGD
 from dpbnn.methods.store import Keeping, KeepSamples, KeepSummary, Store
-from dpbnn.models.priors import Gaussian, Prior
+from dpbnn.models.priors import Gaussian, Prior, checked_prior
 from dpbnn.posterior import Posterior
 from dpbnn.privacy import temperature as langevin
 from dpbnn.privacy.plan import PrivacyPlan
@@ -39,7 +38,7 @@ TOLERANCE = 1e-6
 TOO_HOT = 10.0
 COLDEST = 1e-30
 ROUNDING = 1e-11
-"""What is added to the noise, so that rounding it to twelve digits does not take any away."""
+"""The noise grows by this share, so that rounding it to twelve digits takes nothing away."""
 
 
 @dataclass
@@ -62,7 +61,7 @@ class SGLD(Method[SGLDState]):
 
     Args:
         learning_rate: eta of the whole posterior: that of `SGD` divided by n. A number, or runs of (value, steps).
-        prior: what is believed about the weights before any data.
+        prior: the weights' distribution before any data.
         temperature: tau; None takes the one that the plan's noise implies (without privacy: 1). A given one sets the
             noise, and epsilon is reported for that; it must not ask for less noise than the plan has.
         keep_as: `KeepSamples(...)` or `KeepSummary(...)`.
@@ -75,7 +74,7 @@ class SGLD(Method[SGLDState]):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "learning_rate", as_schedule("learning_rate", self.learning_rate, as_rate))
-        check_prior(self.prior)
+        checked_prior("prior", self.prior)
         if self.temperature is not None and _validate.positive("temperature", self.temperature) < COLDEST:
             _validate.refuse("temperature", f"at least {COLDEST:g}", self.temperature)
         if not isinstance(self.keep_as, (KeepSamples, KeepSummary)):
@@ -90,9 +89,9 @@ class SGLD(Method[SGLDState]):
         plan, temperature = self._heated(plan), self.temperature_under(plan)
         settings = {
             "method": "sgld",
-            "learning_rate": _plain(self.learning_rate),
+            "learning_rate": plain_schedule(self.learning_rate),
             "prior": repr(self.prior),
-            "temperature": _plain(temperature),
+            "temperature": plain_schedule(temperature),
             "keep_as": repr(self.keep_as),
         }
         hottest = max(tau for tau, _ in runs_of(temperature, plan.steps))
@@ -115,7 +114,8 @@ class SGLD(Method[SGLDState]):
                 raise DpbnnError(_too_cold(tau, rate, clip_norm, needed, least))
             return max(needed, least) * (1 + ROUNDING)
 
-        return replace(plan, noise_multiplier=combined(noise, plan.steps, self.learning_rate, *_levels(plan)))
+        levels = plan.clip_norm, plan.noise_multiplier
+        return replace(plan, noise_multiplier=combined(noise, plan.steps, self.learning_rate, *levels))
 
     def temperature_under(self, plan: PrivacyPlan) -> float | Runs:
         """tau, or its runs where it changes along the run."""
@@ -123,19 +123,14 @@ class SGLD(Method[SGLDState]):
             return self.temperature
         if not plan.is_private:
             return 1.0
-        n, B = plan.dataset_size, plan.batch_size
-
-        def at(rate: float, clip_norm: float, noise: float) -> float:
-            return langevin.temperature(rate, noise, clip_norm=clip_norm, dataset_size=n, batch_size=B)
-
-        return combined(at, plan.steps, self.learning_rate, *_levels(plan))
+        return implied_temperature(self.learning_rate, plan)
 
     def init(self, weights: Weights, plan: PrivacyPlan, seed: int) -> SGLDState:
         """The weights as given, and nothing kept."""
         self.prior.check(list(of_network(weights)))
-        own = in_one_piece(weights)
-        langevin_noise = None if plan.is_private else FlatWeights(own)
-        return SGLDState(own, self.keep_as.open(own, plan.steps), plan, seed, langevin_noise)
+        flat = in_one_piece(weights)
+        langevin_noise = None if plan.is_private else FlatWeights(flat)
+        return SGLDState(flat, self.keep_as.open(flat, plan.steps), plan, seed, langevin_noise)
 
     def begin_step(self, state: SGLDState, step: int) -> Hashable | None:
         """Without privacy, draw the Langevin noise. The phase is the learning rate."""
@@ -176,17 +171,8 @@ class SGLD(Method[SGLDState]):
         """
         if not plan.is_private:
             raise DpbnnError("Without privacy noise DP-SGD does not sample; as_sgd needs a private plan.")
-        rates = runs_of(self.learning_rate, plan.steps)
-        converted = tuple((plan.dataset_size * rate, steps) for rate, steps in rates)
-        return SGD(converted[0][0] if len(converted) == 1 else converted, self.prior), self.prepare(plan).plan
-
-
-def _levels(plan: PrivacyPlan) -> tuple[Schedule, Schedule]:
-    return plan.clip_norm, plan.noise_multiplier
-
-
-def _plain(schedule: Schedule) -> Any:
-    return schedule if isinstance(schedule, (int, float)) else [list(run) for run in schedule]
+        rates = combined(lambda rate: rate * plan.dataset_size, plan.steps, self.learning_rate)
+        return SGD(rates, self.prior), self.prepare(plan).plan
 
 
 def _too_cold(tau: float, rate: float, clip_norm: float, needed: float, least: float) -> str:
