@@ -17,7 +17,7 @@ from dpbnn.models.likelihoods import Categorical, HomoscedasticGaussian, Likelih
 from dpbnn.models.networks import CNN, MLP
 from dpbnn.privacy.plan import PrivacyPlan
 
-__all__ = ["COVERING", "FOR_QUICK", "Case", "Variation", "cases_of", "variations_of"]
+__all__ = ["COVERING", "FOR_QUICK", "Case", "Variation", "cases_of", "counted", "variations_of"]
 
 LARGE_BATCH = 4096
 """Records beside the person's, whose rows take the batch beyond what is summed in float32."""
@@ -40,7 +40,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Variation:
-    """Settings other than the plan's; each has a claim of its own."""
+    """Settings other than the plan's: a plan with them makes a claim of its own."""
 
     clipping: str
     levels: int
@@ -52,15 +52,9 @@ class Variation:
     @property
     def name(self) -> str:
         """In words."""
-        parts = [
-            f"{self.clipping} clipping",
-            f"{self.levels} level{'s' * (self.levels > 1)}",
-            f"{self.rows_per_person} row{'s' * (self.rows_per_person > 1)}",
-            *(["joint BBP"] if self.is_joint else []),
-            *(["large batch"] if self.is_large_batch else []),
-            *(["wide"] if self.is_wide else []),
-        ]
-        return ", ".join(parts)
+        kinds = {"joint BBP": self.is_joint, "large batch": self.is_large_batch, "wide": self.is_wide}
+        counts = counted(self.levels, "level"), counted(self.rows_per_person, "row")
+        return ", ".join([f"{self.clipping} clipping", *counts, *(name for name, holds in kinds.items() if holds)])
 
     def plan(self, plan: PrivacyPlan) -> PrivacyPlan:
         """The plan with these settings."""
@@ -69,10 +63,8 @@ class Variation:
         norm: Any = first.clip_norm
         if self.levels == 2:
             half = steps // 2
-            noise, norm = (
-                ((value, half), (value * factor, steps - half))
-                for value, factor in ((noise, MORE_NOISE), (norm, LARGER_NORM))
-            )
+            noise = (noise, half), (noise * MORE_NOISE, steps - half)
+            norm = (norm, half), (norm * LARGER_NORM, steps - half)
         return replace(
             plan,
             steps=steps,
@@ -107,13 +99,13 @@ FOR_QUICK = (COVERING[0], COVERING[1], COVERING[4])
 
 
 def variations_of(plan: PrivacyPlan, quick: bool) -> Iterator[Case]:
-    """The same code with other settings than the plan's."""
+    """The same code with settings other than the plan's."""
     for variation in FOR_QUICK if quick else COVERING:
         yield variation.case(plan)
 
 
 class _Bare(nn.Module):
-    """Parameters outside of any layer, for which gradients are written out."""
+    """Its parameters belong to no layer, so that gradients of single records are written out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +116,7 @@ class _Bare(nn.Module):
 
 
 class _RecurrentNetwork(nn.Module):
-    """Which only a loop over records differentiates."""
+    """Only the engine that loops over records differentiates it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +127,7 @@ class _RecurrentNetwork(nn.Module):
 
 
 def cases_of(plan: PrivacyPlan, quick: bool) -> Iterator[Case]:
-    """The plan as it is: all engines, layers of all kinds, steps in small parts; on a GPU recorded steps besides."""
+    """The plan as it is, in all engines, layers of all kinds and micro-batches; on a GPU in captured steps too."""
     labels, numbers = torch.zeros(0, dtype=torch.long), torch.zeros(0, 1)
     rows = torch.zeros(0, 6)
 
@@ -148,7 +140,7 @@ def cases_of(plan: PrivacyPlan, quick: bool) -> Iterator[Case]:
     small = Execution(micro_batch_size=8)
     yield case("micro-batches, learned noise", MLP(6, [16], 1), y=numbers, execution=small)
     if torch.cuda.is_available():
-        yield case("recorded steps on a GPU, MLP", MLP(6, [16], 3).cuda())
+        yield case("captured steps on a GPU, MLP", MLP(6, [16], 3).cuda())
     if quick:
         return
     yield case("several draws, joint BBP", MLP(6, [16], 3), method=BBP(1.0, form="joint", num_draws=2))
@@ -157,3 +149,8 @@ def cases_of(plan: PrivacyPlan, quick: bool) -> Iterator[Case]:
     yield case("one by one, GRU", _RecurrentNetwork(), torch.zeros(0, 4, 3))
     frozen = nn.Sequential(nn.Linear(6, 8).requires_grad_(False), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
     yield case("book-keeping, layer norm on a frozen layer", frozen)
+
+
+def counted(number: int, noun: str) -> str:
+    """The number with the noun, which takes an s unless there is one."""
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -1,4 +1,4 @@
-"""What attacks on single steps have looked at, and what they have not: as data and in words."""
+"""Which settings attacks on single steps had, and which they had not: as data and in words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,6 @@ VALUES: dict[str, tuple[str, ...]] = {
 """Settings that may meet, and the values of each: a large batch is summed in float64, and the noise of a wide network
 is drawn in several chunks."""
 NEVER = (
-    "your records and your network",
     "half precision",
     "checkpoints and resumed runs",
     "bounds and noise levels that are bought",
@@ -34,7 +33,7 @@ NEVER = (
 
 @dataclass(frozen=True)
 class Coverage:
-    """What was looked at.
+    """Settings that some attacks had.
 
     Args:
         looked_at: the values of each setting, over all attacks.
@@ -50,12 +49,11 @@ class Coverage:
 
     def __str__(self) -> str:
         seen = self.looked_at
-        one_level, one_row = seen["levels"] == (1,), seen["rows_per_person"] == (1,)
+        levels, rows = ("" if seen[name] == (1,) else "s" for name in ("levels", "rows_per_person"))
         return (
-            f"Looked at: {_listed(seen['clipping'])} clipping; {_listed(seen['levels'])} "
-            f"level{'s' * (not one_level)} of noise and clip norm; {_listed(seen['rows_per_person'])} "
-            f"row{'s' * (not one_row)} per person; {_listed(seen['form'])} gradients; batches of "
-            f"{_listed(seen['records'])} records; networks of {_range(seen['weights'])} weights. "
+            f"Looked at: {_listed(seen['clipping'])} clipping; {_listed(seen['levels'])} level{levels} of noise and "
+            f"clip norm; {_listed(seen['rows_per_person'])} row{rows} per person; {_listed(seen['form'])} gradients; "
+            f"batches of {_listed(seen['records'])} records; networks of {_range(seen['weights'])} weights. "
             f"Not looked at: {'; '.join(self.not_looked_at)}."
         )
 
@@ -64,39 +62,33 @@ def coverage_of(
     attacks: Sequence[MechanismAudit], further_records: int = 0, leaves_out: Sequence[str] = ()
 ) -> Coverage:
     """Of some attacks; `further_records` were added up elsewhere, and `leaves_out` is what a shorter audit lacks."""
-    names = [*VALUES, "engine"]
-    looked_at = {name: tuple(sorted({getattr(attack, name) for attack in attacks})) for name in names}
-    pairs = _pairs([tuple((name, value) for value in values) for name, values in VALUES.items()])
-    met = {pair for attack in attacks for pair in _pairs([((name, kind),) for name, kind in _kinds(attack).items()])}
-    missed = tuple((first[1], second[1]) for first, second in pairs if (first, second) not in met)
-    largest = max(further_records, *looked_at["records"])
+    looked_at = {name: tuple(sorted({getattr(attack, name) for attack in attacks})) for name in [*VALUES, "engine"]}
+    pairs = [pair for settings in combinations(VALUES.values(), 2) for pair in product(*settings)]
+    met = {pair for attack in attacks for pair in combinations(_values(attack), 2)}
+    missed = tuple(pair for pair in pairs if pair not in met)
     not_looked_at = [
-        *NEVER[:1],
-        f"more than {largest:,} records in a batch",
+        "your records and your network",
+        f"more than {max(further_records, *looked_at['records']):,} records in a batch",
         f"more than {max(looked_at['weights']):,} weights",
         *([] if torch.cuda.is_available() else ["steps on a GPU"]),
-        *NEVER[1:],
+        *NEVER,
         *leaves_out,
+        *([f"{len(missed)} of {len(pairs)} pairs of these settings at the same time"] if missed else []),
     ]
-    if missed:
-        not_looked_at.append(f"{len(missed)} of {len(pairs)} pairs of these settings at the same time")
     return Coverage(looked_at, len(pairs), missed, tuple(not_looked_at))
 
 
-def _kinds(attack: MechanismAudit) -> dict[str, str]:
-    """Which of `VALUES` an attack had."""
-    return {
-        "clipping": attack.clipping,
-        "levels": VALUES["levels"][attack.levels > 1],
-        "rows_per_person": VALUES["rows_per_person"][attack.rows_per_person > 1],
-        "form": attack.form,
-        "records": VALUES["records"][attack.records > LARGEST_PART],
-        "weights": VALUES["weights"][attack.weights > CHUNK],
+def _values(attack: MechanismAudit) -> list[str]:
+    """The attack's value of each of `VALUES`."""
+    is_second = {
+        "clipping": attack.clipping == CLIPPING_STYLES[1],
+        "levels": attack.levels > 1,
+        "rows_per_person": attack.rows_per_person > 1,
+        "form": attack.form == "joint BBP",
+        "records": attack.records > LARGEST_PART,
+        "weights": attack.weights > CHUNK,
     }
-
-
-def _pairs(settings: Sequence[tuple[tuple[str, str], ...]]) -> list[tuple[tuple[str, str], tuple[str, str]]]:
-    return [pair for first, second in combinations(settings, 2) for pair in product(first, second)]
+    return [values[is_second[name]] for name, values in VALUES.items()]
 
 
 def _listed(values: Sequence[str | int]) -> str:

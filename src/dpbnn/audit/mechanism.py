@@ -2,13 +2,13 @@
 
     release = clipped sum + noise        D = how far a person moves the clipped sum
 
-The attacker knows everything but whether one person is there: weights, all other records, the person's own. His best
+The attacker knows everything but whether one person is there: weights, all other records, and the person's. The best
 score is then <release, D> / |D|, and all that protects the person is the noise in units of |D|. Both are measured on
 the code that trains: sampling (at rate 1), the clipping engine and `add_noise`, through the steps of a real run.
 
     noise      every number of every release, less the clipped sum, is an observation of it
-    |D|        canaries that are far out, near zero, and in single inputs, so that all layers are reached; in all places
-    scores     with and without the worst canary, end to end: the same without knowing what noise should look like
+    |D|        canaries that are far out, near zero, and in single inputs reach all layers; they come in all places
+    scores     with and without the worst canary, end to end: an attack that does not know what noise looks like
     levels     of noise and clipping are attacked alike, each with its share of the releases
     training   how weights move, step by step, with records and without any
 """
@@ -37,16 +37,13 @@ OTHERS = 20
 
 @dataclass(frozen=True)
 class MechanismAudit:
-    """What was seen of single steps, and what follows for a run.
+    """What an attack saw of single steps, and what follows for a run.
 
     Args:
-        engine: of clipping.
-        clipping: the style of clipping.
+        engine: of clipping, as `clipping` is its style.
         levels: how many levels of noise and clipping were attacked.
-        rows_per_person: how many rows the person has.
         form: "ordinary", or "joint BBP" where mean and spread of the weights are clipped together.
         records: in a batch.
-        weights: that are trained.
         observations: numbers in releases that were looked at.
         claimed_noise_multiplier: by the plan, in its first step.
         noise_multiplier: bounds on the real one, at the confidence.
@@ -108,7 +105,7 @@ def audit_mechanism(
     spread = spread_bounds(np.concatenate(residuals), confidence)
     low, high = (bound / (furthest / attack.rows) for bound in spread)
     claimed, noise, cost = plan.epsilon(), attack.levels[0].noise, epsilon_shown(plan)
-    whole = [np.concatenate(side.complete) for side in (inside, outside)]
+    complete = [np.concatenate(side.complete) for side in (inside, outside)]
     checks = [
         Check("the claimed epsilon is no less than what the claimed noise costs", float(cost <= claimed)),
         Check("a sum over no records is zero", float(not attack.of_nothing.any())),
@@ -116,7 +113,7 @@ def audit_mechanism(
         Check("types of a release do not tell who is in it", float(inside.types == outside.types)),
         *checks,
         _end_to_end(attack, *scores),
-        *checks_of_noise(residuals, attack.tensors, whole, attack.bare_noise()),
+        *checks_of_noise(residuals, attack.tensors, complete, attack.bare_noise()),
         attack.path("training moves weights by noisy sums alone", attack.others),
         attack.path("steps without a record have noise too", attack.nothing),
     ]

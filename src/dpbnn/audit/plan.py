@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dpbnn._warn import muted
-from dpbnn.audit.cases import Case, cases_of, variations_of
+from dpbnn.audit.cases import Case, cases_of, counted, variations_of
 from dpbnn.audit.claim import levels_of
 from dpbnn.audit.coverage import Coverage, coverage_of
 from dpbnn.audit.mechanism import MechanismAudit, audit_mechanism
@@ -40,21 +40,12 @@ class Audit:
     """What all attacks on a plan show.
 
     Args:
-        claimed_epsilon: by the plan.
-        delta: by the plan.
-        unit: whom the plan protects.
-        clipping: the plan's style, with which it was attacked, as with its levels and rows per person.
-        levels: of noise and clip norm in the plan.
-        rows_per_person: in the plan.
+        claimed_epsilon: by the plan, as `delta`, `unit`, whom it protects, and the settings with which it was attacked.
         confidence: of each bound.
         is_quick: whether models and settings were left out.
         mechanism: attacks on single steps under this very plan, by engine and model.
         variations: the same code with other settings, each with a claim of its own.
-        rounding: sums over very many records.
-        randomness: secret draws.
-        sampling: batches.
         one_run: attacks on whole runs, by method.
-        membership: attacks on the predictions of a release.
     """
 
     claimed_epsilon: float
@@ -114,7 +105,7 @@ class Audit:
         return (
             f"The claim: epsilon {rounded_up(self.claimed_epsilon):g} at delta {self.delta:g} for {self.unit}. It was "
             f"attacked with synthetic records and networks, and with the plan's own {self.clipping} clipping, "
-            f"{_counted(self.levels, 'level')} of noise and clip norm, and {_counted(self.rows_per_person, 'row')} per "
+            f"{counted(self.levels, 'level')} of noise and clip norm, and {counted(self.rows_per_person, 'row')} per "
             f"person. Canaries, records made to be noticed, went through {len(self.mechanism)} ways of clipping and "
             f"through the noise, and {numbers:,} numbers of what was released were looked at: with "
             f"{100 * self.confidence:g} % confidence, a run like this has an epsilon of at least {self.epsilon:.4g} "
@@ -127,7 +118,7 @@ class Audit:
         )
 
     def draw(self, path: str | Path) -> None:
-        """The claim, and the epsilon that each attack shows."""
+        """Draw the claim, and the epsilon that each attack shows."""
         from matplotlib.figure import Figure
 
         steps = {name: attack.epsilon for name, attack in self.mechanism.items()}
@@ -215,7 +206,3 @@ def _membership() -> MembershipAudit:
     members, others = (x[:MEMBERS], y[:MEMBERS]), (x[MEMBERS:], y[MEMBERS:])
     how: Any = {"method": SGD(1.0), "plan": _of_one_run(MEMBERS), "likelihood": Categorical(), "progress": False}
     return audit_membership(fit(MLP(40, [64], 2), *members, **how), members, others)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
