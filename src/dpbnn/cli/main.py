@@ -104,5 +104,5 @@ def _fail(message: str) -> None:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """On one line, without a place in the code."""
+    """Print a warning on one line, without a place in the code."""
     sys.stderr.write(f"Warning: {' '.join(str(message).split())}\n")

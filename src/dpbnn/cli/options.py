@@ -1,4 +1,4 @@
-"""What commands share: options, and how they print for machines and refuse."""
+"""Options that commands share, and how commands print and refuse."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def show(as_json: bool, value: Any, text: str) -> None:
 
 
 def unused(path: str) -> Path:
-    """Where `--out` writes: nothing may be there."""
+    """The path of `--out`, where nothing may be yet."""
     if Path(path).exists():
         raise DpbnnError(f"--out must be a new file, got {path}, which exists; choose another name.")
     return Path(path)

@@ -1,4 +1,4 @@
-"""Public data sets that the experiments run on, found or fetched.
+"""Public data sets that the experiments run on: from disk, or downloaded.
 
 >>> from dpbnn.data import load_images
 >>> digits = load_images("mnist")  # doctest: +SKIP

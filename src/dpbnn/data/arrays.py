@@ -1,4 +1,4 @@
-"""Arrays, lists and data frames as tensors with records first."""
+"""Arrays, lists and data frames as tensors whose first dimension is the record."""
 
 from typing import Any
 

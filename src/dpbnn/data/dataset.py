@@ -22,7 +22,7 @@ __all__ = ["ROWS_AT_A_TIME", "DatasetRecords"]
 
 ROWS_AT_A_TIME = 4096
 LOOKS = 3
-"""How often a record is read to see what reading draws: another thread might draw at the same time."""
+"""How often a record is read to see what reading draws, as another thread might draw at the same time."""
 
 
 @dataclass(eq=False)
@@ -79,7 +79,7 @@ class DatasetRecords:
             yield from map(reader.__getitem__, steps)
             return
         generator = torch.Generator()
-        randomness.seed("workers", 0, 0, generator)  # else torch's own would be drawn from
+        randomness.seed("workers", 0, 0, generator)  # else the loader would draw from torch's global one
         loaded = DataLoader(reader, batch_size=None, sampler=steps, num_workers=workers, generator=generator)
         try:
             yield from ((x, y) for x, y in loaded)
@@ -94,11 +94,11 @@ class DatasetRecords:
         raise DpbnnError(text)
 
     def refuse_known_draws(self, workers: int) -> None:
-        """What reading draws must be secret, as masks are: torch's draws are, and in worker processes NumPy's too."""
+        """Refuse draws that would not be secret: torch's are, and in worker processes NumPy's and Python's are too."""
         if self.draws_unseen:
             raise DpbnnError(
                 "A Dataset must draw by torch's functions without a generator, if it draws, and else read a record the "
-                "same every time; got one with a generator of its own, whose draws could not be kept secret, or with "
+                "same every time; got one that holds a generator, whose draws could not be kept secret, or with "
                 "state that reading changes; leave the generator out (np.random will do in worker processes), or that."
             )
         if workers == 0 and self.draws_outside_torch:
@@ -110,7 +110,7 @@ class DatasetRecords:
 
 
 def _share_memory(first: Any, second: Any) -> bool:
-    """Whether reading the second record has written over the first."""
+    """Whether two records lie in the same memory, so that reading the second has written over the first."""
     pairs = zip(first, second, strict=False) if isinstance(first, (tuple, list)) else ()
     return any(
         (isinstance(one, Tensor) and isinstance(other, Tensor) and 0 != one.data_ptr() == other.data_ptr())

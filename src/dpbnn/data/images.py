@@ -89,7 +89,7 @@ class Images:
 
 
 def load_images(name: str) -> Images:
-    """ "mnist" or "fashion-mnist", from wherever its files are found first.
+    """The images of "mnist" or "fashion-mnist", from the first place that has their files.
 
     Raises:
         DpbnnError: it is nowhere and cannot be downloaded, or a file is not the published one.
@@ -100,7 +100,7 @@ def load_images(name: str) -> Images:
 
 
 def _on_disk(name: str, source: Source) -> list[Path]:
-    """The user's files, or those of an earlier download; none where some are missing."""
+    """The user's files, or those of an earlier download; none if one is missing."""
     folders = [Path(data)] if (data := os.environ.get("DPBNN_DATA")) else []
     for folder in [*folders, _cache()]:
         files = [folder / name / file for file in FILES]

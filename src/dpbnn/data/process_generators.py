@@ -1,4 +1,4 @@
-"""NumPy's and Python's own generators, which belong to the whole process."""
+"""NumPy's and Python's global generators, which belong to the whole process."""
 
 import random
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ __all__ = ["generators_of_the_process", "restoring_generators"]
 
 
 def generators_of_the_process() -> Any:
-    """The states of both, to be compared."""
+    """The states of both generators, to be compared."""
     state = np.random.get_state(legacy=False)  # noqa: NPY002 - the one that a dataset might use
     words = state["state"]
     return random.getstate(), words["key"].tobytes(), words["pos"], state["has_gauss"], state["gauss"]
@@ -19,7 +19,7 @@ def generators_of_the_process() -> Any:
 
 @contextmanager
 def restoring_generators() -> Iterator[None]:
-    """Leave both as they were, if what is done inside has moved them."""
+    """Restore both generators, if something inside has drawn from them."""
     of_python, of_numpy, before = random.getstate(), np.random.get_state(), generators_of_the_process()  # noqa: NPY002
     try:
         yield

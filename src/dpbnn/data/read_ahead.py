@@ -15,7 +15,7 @@ BATCHES_AHEAD = 4
 
 
 def read_ahead(batches: Iterator[Batch], device: torch.device, when_asked: bool) -> Iterator[Batch]:
-    """The same batches on `device`; for a CUDA device, a thread copies them from the host's memory.
+    """The same batches on `device`; to a CUDA device, a thread copies them from the host's memory.
 
     With `when_asked` each is read only when it is asked for, by the thread that asks: the user's code may not expect
     another thread.
@@ -38,7 +38,7 @@ def read_ahead(batches: Iterator[Batch], device: torch.device, when_asked: bool)
 
 
 class _DeviceCopier:
-    """A thread that copies batches by its own CUDA stream, from pinned memory."""
+    """A thread that copies batches from pinned memory, on a CUDA stream beside the training."""
 
     def __init__(self, batches: Iterator[Batch], device: torch.device) -> None:
         self._batches, self._device = batches, device

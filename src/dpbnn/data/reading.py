@@ -1,4 +1,4 @@
-"""Reading batches from a `Dataset` such that what it draws is secret and repeatable.
+"""Reading batches from a `Dataset`, whose draws are secret and repeatable.
 
 Guarantees:
     What reading a record draws is a function of the secret key, the step and the record's row.
@@ -25,12 +25,12 @@ StepRows = tuple[int, Sequence[int]]
 """A step and the rows of its batch."""
 
 PLAIN, REDIRECTED, SEEDED = range(3)
-"""How much care: none; torch's draws are redirected; NumPy's and Python's are seeded for each record too."""
+"""Degrees of care: none; torch's draws are redirected; NumPy's and Python's are seeded for each record too."""
 
 
 @dataclass
 class BatchReader(Dataset[Batch]):
-    """Reads the batch of a step, with as little care of draws as will do: most data sets draw nothing.
+    """Reads the batch of a step, with as little care of draws as is enough: most data sets draw nothing.
 
     Each record's draws from torch come from generators that are seeded for it when something is drawn. Where the
     generators of the process show afterwards that something was drawn from them too, the batch is read again, and they

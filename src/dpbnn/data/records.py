@@ -29,11 +29,11 @@ __all__ = [
 
 
 class Records(Protocol):
-    """Private records that can be sampled."""
+    """Private records, of any kind."""
 
     @property
     def empty(self) -> Batch:
-        """No records, in the right shapes and types."""
+        """A batch of no records, in the right shapes and types."""
         ...
 
     def __len__(self) -> int: ...
@@ -49,7 +49,7 @@ class Records(Protocol):
 
 @dataclass(eq=False)
 class InMemoryRecords:
-    """Two tensors."""
+    """Records that lie in two tensors."""
 
     x: Tensor
     y: Tensor
@@ -72,13 +72,13 @@ class InMemoryRecords:
 
 @dataclass(eq=False)
 class ResidentRecords(InMemoryRecords):
-    """Two tensors on the device that trains, and views of both with a row of zeros behind the last record."""
+    """Two tensors on the device that trains; `padded` has them with a row of zeros behind the last record."""
 
     padded: Batch
 
     @staticmethod
     def of(records: InMemoryRecords, device: torch.device) -> "ResidentRecords":
-        """Copied to the device."""
+        """A copy on the device."""
         padded = []
         for values in (records.x, records.y):
             place = torch.zeros(len(values) + 1, *values.shape[1:], dtype=values.dtype, device=device)
@@ -88,14 +88,14 @@ class ResidentRecords(InMemoryRecords):
         return ResidentRecords(x[:-1], y[:-1], (x, y))
 
 
-def brought_to(device: torch.device, records: Records, wanted: bool | None) -> Records:
-    """The records on a CUDA device, if that is wanted, or they take less than half of what is free there."""
-    if device.type != "cuda" or not isinstance(records, InMemoryRecords) or wanted is False:
+def brought_to(device: torch.device, records: Records, is_asked: bool | None) -> Records:
+    """The records on a CUDA device: if that is asked for, or if they take less than half of its free memory."""
+    if device.type != "cuda" or not isinstance(records, InMemoryRecords) or is_asked is False:
         return records
     if isinstance(records, ResidentRecords) and records.x.device == device:
         return records
     size, (free, _) = records.x.nbytes + records.y.nbytes, torch.cuda.mem_get_info(device)
-    return ResidentRecords.of(records, device) if wanted or 2 * size < free else records
+    return ResidentRecords.of(records, device) if is_asked or 2 * size < free else records
 
 
 def as_records(x: Any, y: Any, dtype: torch.dtype) -> Records:

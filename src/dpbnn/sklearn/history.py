@@ -26,7 +26,7 @@ NOT_COVERED = (
 class Spending:
     """How often an estimator, its clones and its copies were fitted, and what these fits spend together.
 
-    All of them share one such object, which is how a search, a cross-validation or an ensemble of scikit-learn is
+    All of them share one object, which is how a search, a cross-validation or an ensemble of scikit-learn is
     noticed: each fits clones. A process that was sent a copy cannot know what others spend, so it warns at every fit.
     """
 
@@ -45,7 +45,7 @@ class Spending:
         return type(self), (self._process, self.fits, self.epsilon, self.delta)
 
     def add(self, epsilon: float, delta: float) -> None:
-        """Count a fit, and warn of the second, the fourth, the eighth: a large search is told how it grows."""
+        """Count a fit, and warn of the second, the fourth, the eighth: a large search hears how it grows."""
         with self._lock:
             self.fits, self.epsilon, self.delta = self.fits + 1, self.epsilon + epsilon, self.delta + delta
             fits, spent = self.fits, f"epsilon = {self.epsilon:.4g} and delta = {self.delta:.4g}"
@@ -118,8 +118,8 @@ def _sent(process: int | None) -> dict[str, int]:
 
 
 def _reference(value: Any) -> Callable[[], Any]:
-    """Of what is gone nothing is the same again, None included."""
+    """A weak reference that, once its array is gone, gives what is the same as nothing else."""
     if value is None:
         return lambda: None
     reference = weakref.ref(value)
-    return lambda: GONE if (found := reference()) is None else found
+    return lambda: GONE if (array := reference()) is None else array

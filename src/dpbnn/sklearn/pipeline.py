@@ -18,13 +18,13 @@ def check_pipeline(pipeline: Any) -> list[Finding]:
         >>> from sklearn.pipeline import make_pipeline
         >>> from sklearn.preprocessing import StandardScaler
         >>> from dpbnn.sklearn import DPBayesClassifier
-        >>> (found,) = check_pipeline(make_pipeline(StandardScaler(), DPBayesClassifier()))
-        >>> found.severity, found.found
+        >>> (finding,) = check_pipeline(make_pipeline(StandardScaler(), DPBayesClassifier()))
+        >>> finding.severity, finding.found
         ('hole', 'the rows are not private yet where these learn from them: StandardScaler')
-        >>> found.cure
+        >>> finding.cure
         'Use public bounds and named categories.'
     """
     if not hasattr(pipeline, "steps"):
         _validate.refuse("pipeline", "a Pipeline of scikit-learn's", pipeline)
-    found = learning_steps(pipeline)
-    return [RULES["fitted-preprocessing"].finding(found)] if found else []
+    steps = learning_steps(pipeline)
+    return [RULES["fitted-preprocessing"].finding(steps)] if steps else []

@@ -68,7 +68,7 @@ class SearchGuarantee:
 
     def __str__(self) -> str:
         figures = self.epsilon, self.epsilon_of_fits, self.epsilon_of_choice
-        whole, fits, choice = (shown(rounded_up(own)) for own in figures)
+        whole, fits, choice = (shown(rounded_up(figure)) for figure in figures)
         return (
             f"This search is differentially private with epsilon = {whole} and delta = {shown(self.delta)} for "
             f"{self.unit} that {ADJACENCY[self.adjacency]}. It covers all {self.candidates} fits, on one part of the "
@@ -81,7 +81,7 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """The best of a grid of settings, within one budget.
 
     Args:
-        estimator: a `DPBayesClassifier` or `DPBayesRegressor`; its own epsilon and delta are not used.
+        estimator: a `DPBayesClassifier` or `DPBayesRegressor`; its epsilon and delta are not used.
         param_grid: values to try for each parameter, or a list of such grids.
         epsilon: of everything together.
         delta: of everything together.
@@ -103,20 +103,20 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train all candidates, and choose; `groups` names the person of each row."""
         refuse_several_processes()
-        own, settings = self.estimator, self._settings()
-        own._refuse_elsewhere()
+        model, settings = self.estimator, self._settings()
+        model._refuse_elsewhere()
         X, y, people = self._kept(X, y, groups)
         epsilon, delta = _validate.positive("epsilon", self.epsilon), _validate.fraction("delta", self.delta)
         share = _validate.fraction("holdout", self.holdout)
-        labels = None if is_regressor(own) else np.unique(y if own.classes is None else np.asarray(own.classes))
-        size = round((1 - share) * (len(X) if own.dataset_size is None else own.dataset_size))
+        labels = None if is_regressor(model) else np.unique(y if model.classes is None else np.asarray(model.classes))
+        size = round((1 - share) * (len(X) if model.dataset_size is None else model.dataset_size))
         fits = self._within(settings, epsilon, delta, size, X.shape[1], labels)
         chosen = [terms.chosen for _, terms in fits]
         ledger = SearchLedger(
             [one.plan for one in chosen], [one.purchases for one in chosen], epsilon=epsilon, delta=delta
         )
-        own._spending().add(epsilon, delta)
-        own._warn_of_what_is_taken()
+        model._spending().add(epsilon, delta)
+        model._warn_of_what_is_taken()
         aside = _people_aside(len(X), share, people)
         others = X[~aside], y[~aside], None if people is None else people[~aside]
         candidates = [
@@ -124,11 +124,11 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             for (fit, terms), paid in zip(fits, ledger.ledgers, strict=True)
         ]
         scores = [_score(candidate, X[aside], y[aside]) for candidate in candidates]
-        best = ledger.choose(lambda permit: selection.noisy_maximum(scores, permit))
-        found = fits[best][0]
-        found._become(candidates[best].released(own._circumstances(own._assumed(labels))))
-        guarantee = SearchGuarantee.of(ledger.cost, found.guarantee_)
-        self.__dict__.update(best_estimator_=found, best_params_=dict(settings[best]), guarantee_=guarantee)
+        place = ledger.choose(lambda permit: selection.noisy_maximum(scores, permit))
+        best = fits[place][0]
+        best._become(candidates[place].released(model._circumstances(model._assumed(labels))))
+        guarantee = SearchGuarantee.of(ledger.cost, best.guarantee_)
+        self.__dict__.update(best_estimator_=best, best_params_=dict(settings[place]), guarantee_=guarantee)
         return self
 
     def _kept(self, X: Any, y: Any, groups: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -152,12 +152,12 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             _validate.refuse("estimator", "a DPBayesClassifier or DPBayesRegressor", self.estimator)
         settings = list(ParameterGrid(self.param_grid))
         for name in PAID_BY_THE_SEARCH:
-            if any(name in own for own in settings):
+            if any(name in one for one in settings):
                 raise DpbnnError(
                     f"param_grid must not vary {name}, which is one for the whole search; set it once, on the search "
                     "or its estimator."
                 )
-        if self.estimator.checkpoint is not None or any("checkpoint" in own for own in settings):
+        if self.estimator.checkpoint is not None or any("checkpoint" in one for one in settings):
             raise DpbnnError(
                 "checkpoint must be None in a search: an interrupted one cannot go on, as who is in which part would "
                 "be drawn anew; leave it out."
@@ -181,7 +181,7 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         outputs = 1 if labels is None else len(labels)
 
         def fits_at(each: float) -> list[tuple[DPBayesEstimator, Terms]]:
-            fits = [clone(self.estimator).set_params(**own, **shared, epsilon=each) for own in settings]
+            fits = [clone(self.estimator).set_params(**one, **shared, epsilon=each) for one in settings]
             return [(fit, fit._terms(size, columns, outputs)) for fit in fits]
 
         each = epsilon / math.sqrt(len(settings))
@@ -193,17 +193,17 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     @available_if(lambda self: hasattr(self.estimator, "predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> np.ndarray:
-        """As the best candidate."""
+        """What the best candidate predicts."""
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_.predict_proba(X)
 
     def predict(self, X: Any, **how: Any) -> Any:
-        """As the best candidate."""
+        """What the best candidate predicts."""
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_.predict(X, **how)
 
     def score(self, X: Any, y: Any) -> float:
-        """As the best candidate."""
+        """The best candidate's score."""
         check_is_fitted(self, "best_estimator_")
         return float(self.best_estimator_.score(X, y))
 
@@ -224,11 +224,11 @@ def _score(candidate: Candidate, X: np.ndarray, y: np.ndarray) -> float:
     """
     if len(X) == 0:
         return 0.0
-    found = candidate.answers(X)
-    if found.shape != y.shape:
-        raise RuntimeError(f"scores need one prediction for each row, got {found.shape} for {y.shape}; this is a bug.")
+    answers = candidate.answers(X)
+    if answers.shape != y.shape:
+        raise RuntimeError(f"scores need one prediction for each row, got {answers.shape} for {y.shape}; a bug.")
     if not is_regressor(candidate.estimator):
-        return float((found == y).sum())
+        return float((answers == y).sum())
     bounds = candidate.estimator.target_bounds_
-    away = np.nan_to_num(np.abs(found - y) / (bounds.high[0] - bounds.low[0]), nan=1.0)
+    away = np.nan_to_num(np.abs(answers - y) / (bounds.high[0] - bounds.low[0]), nan=1.0)
     return float(np.floor((1 - np.clip(away, 0, 1)) * FINE).sum() / FINE)

@@ -47,7 +47,7 @@ TERMS = "terms.json"
 
 @dataclass(frozen=True)
 class Order:
-    """What somebody wants from a table.
+    """A fit that is asked for.
 
     Args:
         data: the file.
@@ -59,7 +59,7 @@ class Order:
         given: settings that are not to be chosen, by name.
         seed: for the first weights; never for sampling or noise.
         resume: continue an unfinished run.
-        take_over: also one of another host, whose worker is gone or must stop.
+        take_over: continue also a run of another host, whose worker is gone or must stop.
         progress: whether to show a bar.
     """
 
@@ -77,8 +77,13 @@ class Order:
 
     @property
     def unfinished(self) -> Path:
-        """Where the state of the run lives until it is done."""
+        """The folder of the run's state, until it is done."""
         return self.out.with_name(f"{self.out.name}.unfinished")
+
+    @property
+    def finished(self) -> Path:
+        """The release, whole, before it is moved to `out`: from then on nothing is computed again."""
+        return self.unfinished / RELEASE
 
 
 def fit_table(order: Order, schema_text: str) -> tuple[TableModel, Chosen]:
@@ -97,7 +102,7 @@ def fit_table(order: Order, schema_text: str) -> tuple[TableModel, Chosen]:
             raise DpbnnError(
                 f"{order.unfinished} was worked on by another process, which has just written {order.out}."
             )
-        if not _finished(order).exists():
+        if not order.finished.exists():
             _train(order, rows, terms, unfinished, schema_text)
         return _hand_over(order, unfinished), terms.chosen
 
@@ -109,17 +114,8 @@ def _train(order: Order, rows: Encoded, terms: Terms, unfinished: Unfinished, sc
         encoding = _with_bought_bounds(encoding, rows, terms.bounds, ledger)
         encoding.scale(rows)
     assert rows.y is not None
-    findings = _findings(order, terms.chosen.plan)
-    draft = train(
-        rows.x,
-        rows.y,
-        terms,
-        ledger,
-        seed=order.seed,
-        unfinished=unfinished,
-        progress=order.progress,
-        findings=findings,
-    )
+    how: Any = {"seed": order.seed, "progress": order.progress, "findings": _findings(order, terms.chosen.plan)}
+    draft = train(rows.x, rows.y, terms, ledger, unfinished=unfinished, **how)
     counted = None if schema.rows else "the number of rows that are used is public: it was counted in the file"
     release = draft.release(
         circumstances(["what the schema says is public, and was not read off the data"], counted),
@@ -134,33 +130,24 @@ def findings_before(order: Order) -> list[lint.Finding]:
 
 
 def _findings(order: Order, plan: PrivacyPlan) -> list[lint.Finding]:
-    return lint.inspect(lint.Subject(plan, unused=() if order.schema.person else _unused_columns(order)))
-
-
-def _unused_columns(order: Order) -> list[str]:
-    """Names in the file that nothing is learned from."""
-    schema = order.schema
-    separator = separator_of(order.data, list(schema.columns), schema.separator) if schema.names is None else ","
-    names = schema.names or column_names(order.data, separator)
-    return [name for name in names if name not in schema.columns]
-
-
-def _finished(order: Order) -> Path:
-    """The release, before it is moved to where it was wanted: from then on nothing is computed again."""
-    return order.unfinished / RELEASE
+    schema, names = order.schema, order.schema.names
+    if names is None:
+        names = tuple(column_names(order.data, separator_of(order.data, list(schema.columns), schema.separator)))
+    unused = () if schema.person else [name for name in names if name not in schema.columns]
+    return lint.inspect(lint.Subject(plan, unused=unused))
 
 
 def _hand_over(order: Order, unfinished: Unfinished) -> TableModel:
-    """Once it is out, nothing is left from which another one could be made."""
+    """Move the release out, after all from which another one could be made is deleted."""
     unfinished.check()
     try:
         for name in (TRAINING, LEDGER, TERMS):
-            left = order.unfinished / name
-            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
-        _finished(order).replace(order.out)
+            path = order.unfinished / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        order.finished.replace(order.out)
         unfinished.remove()
     except OSError as error:
-        raise DpbnnError(f"The release cannot be moved from {_finished(order)} to {order.out}: {error}.") from error
+        raise DpbnnError(f"The release cannot be moved from {order.finished} to {order.out}: {error}.") from error
     return load_table_model(order.out)
 
 
@@ -179,15 +166,14 @@ def _refuse_what_is_there(order: Order) -> None:
 
 
 def _rows_of(order: Order) -> Table:
-    """The rows that count: at most so many of each person."""
+    """The rows that are used: at most `rows_per_person` of each person."""
     schema = order.schema
-    wanted = [*schema.columns, *([schema.person] if schema.person else [])]
-    table = read_table(order.data, wanted, schema.names, schema.separator)
+    names = [*schema.columns, *([schema.person] if schema.person else [])]
+    table = read_table(order.data, names, schema.names, schema.separator)
     if schema.person is None:
         return table
-    named = table.columns[schema.person].to_pylist()
-    known = [own.strip() if isinstance(own, str) else own for own in named]
-    people = [None if own in schema.missing else own for own in known]
+    texts = (name.strip() if isinstance(name, str) else name for name in table.columns[schema.person].to_pylist())
+    people = [None if text in schema.missing else text for text in texts]
     if None in people:
         row = table.number_of(people.index(None))
         raise DpbnnError(
@@ -240,7 +226,7 @@ def _begin(order: Order, chosen: Chosen) -> None:
             shutil.rmtree(fresh, ignore_errors=True)
             raise DpbnnError(f"--out must be where folders can be made, got {order.out} ({error.strerror}).") from error
         return
-    if _finished(order).exists() and not file.is_file():
+    if order.finished.exists() and not file.is_file():
         return
     if not file.is_file():
         raise DpbnnError(f"{order.unfinished} holds no run any more, as its release has been handed over; delete it.")
@@ -280,7 +266,7 @@ def _write(order: Order, model: TableModel, chosen: Chosen, schema_text: str) ->
         (fresh / "schema.toml").write_text(schema_text)
         (fresh / "log.txt").write_text(log_of(model, chosen))
         sync_files(fresh)  # before anything is deleted from which it could be made again
-        fresh.replace(_finished(order))
+        fresh.replace(order.finished)
         sync_folder(order.unfinished)
     except OSError as error:
         raise DpbnnError(f"The release cannot be written to {fresh}: {error}; --resume tries again.") from error

@@ -20,58 +20,55 @@ from dpbnn.tables.training import EXPECTED, in_units
 
 __all__ = ["TableModel", "load_table_model", "log_of", "settings_of", "shown"]
 
-
 ROUGH_UNCERTAINTY = (
     "Take mutual_information and epistemic_std for a rough guide: draws differ by the noise of privacy more than by "
     "what the rows leave open. Predictions are averages over them, and not affected (docs/tables.md)."
 )
 OF_ALL_CHAINS = ("temperature", "short-chain")
-"""Findings that all settings which suit a private table have (docs/tables.md); on the card alone."""
+"""Findings that come with all settings for private tables (docs/tables.md); they stand on the card alone."""
 
 
 @dataclass(frozen=True)
 class TableModel:
-    """A release, and how rows become what it takes."""
+    """A release, and how rows become what it takes; `bought` names the columns whose ranges were bought."""
 
     release: Release
     encoding: Encoding
     bought: tuple[str, ...] = ()
 
     def predict(self, table: Table, num_draws: int = 100, seed: int | None = None) -> Prediction:
-        """Of every row, in the target's unit."""
+        """A prediction for every row, in the target's unit."""
         x = self.encoding.encoded(table, with_target=False).x
-        found = self.release.predict(x, num_draws=num_draws, seed=seed)
-        if not isinstance(found, RealPrediction):
-            return found
-        return in_units(found, *self._range)
+        prediction = self.release.predict(x, num_draws=num_draws, seed=seed)
+        return in_units(prediction, *self._range) if isinstance(prediction, RealPrediction) else prediction
 
     def targets(self, table: Table) -> np.ndarray:
-        """Of every row, in the target's unit; classes by their place."""
+        """The target of every row, in its unit; classes by their place."""
         return self.encoding.targets(table)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What whoever uses the model should know: by the guard, and from training."""
+        """What a user of the model should know, from lint and from training."""
         settings = self.release.settings
-        found = [str(own) for own in lint.noted(settings.get("findings", {})) if own.name not in OF_ALL_CHAINS]
-        said = settings.get("warnings", ())
-        others = [text for text in said if not any(re.match(own, text) for own in EXPECTED)]
-        return (*found, *others, *([ROUGH_UNCERTAINTY] if len(others) < len(said) else []))
+        findings = [noted for noted in lint.noted(settings.get("findings", {})) if noted.name not in OF_ALL_CHAINS]
+        warned = settings.get("warnings", ())
+        others = [text for text in warned if not any(re.match(beginning, text) for beginning in EXPECTED)]
+        return (*map(str, findings), *others, *([ROUGH_UNCERTAINTY] if len(others) < len(warned) else []))
 
     @property
     def bought_bounds(self) -> dict[str, tuple[Any, Any]]:
-        """Ranges that the schema did not have."""
-        known = ((name, self.encoding.schema.columns[name]) for name in self.bought)
-        return {name: (own.low, own.high) for name, own in known if isinstance(own, Number) and own.low is not None}
+        """The ranges that were bought, by column."""
+        columns = {name: self.encoding.schema.columns[name] for name in self.bought}
+        return {name: (column.low, column.high) for name, column in columns.items() if isinstance(column, Number)}
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Of the target, or none."""
+        """The target's classes; none where it is a number."""
         return self.encoding.schema.classes
 
     @property
     def public_range(self) -> tuple[float, float]:
-        """Beyond which no target can lie; a range that was bought is none."""
+        """The range beyond which no target can lie; one that was bought sets no such limit."""
         return (-np.inf, np.inf) if self.encoding.schema.target in self.bought else self._range
 
     @property
@@ -83,10 +80,10 @@ class TableModel:
         return target.low, target.high
 
     def read(self, path: str | Path, with_target: bool) -> Table:
-        """A file with the columns that this model knows."""
+        """The columns of a file that this model knows."""
         schema = self.encoding.schema
-        wanted = list(schema.columns if with_target else schema.features)
-        return read_table(path, wanted, self._names_in(path), schema.separator)
+        names = list(schema.columns if with_target else schema.features)
+        return read_table(path, names, self._names_in(path), schema.separator)
 
     def whole(self, path: str | Path) -> Table:
         """All columns of a file, also those that the model does not know."""
@@ -97,7 +94,7 @@ class TableModel:
         return read_table(path, column_names(path, separator), None, separator)
 
     def _names_in(self, path: str | Path) -> tuple[str, ...] | None:
-        """Of a file without a header: all, or all but the target, which new rows need not have."""
+        """The names for a file without a header: all, or all but the target, which new rows need not have."""
         schema = self.encoding.schema
         if schema.names is None or is_parquet(path):
             return None
@@ -107,7 +104,7 @@ class TableModel:
 
 
 def load_table_model(path: str | Path) -> TableModel:
-    """What `fit_table` wrote."""
+    """The model in a folder that `fit_table` wrote."""
     file = Path(path) / "table.json"
     if not file.is_file():
         raise DpbnnError(f"{path} must be a folder that dpbnn fit wrote, got none with a table.json.")
@@ -121,7 +118,7 @@ def load_table_model(path: str | Path) -> TableModel:
 
 
 def log_of(model: TableModel, chosen: Chosen) -> str:
-    """Settings with reasons, bounds that were bought, and what training found."""
+    """Settings with reasons, bounds that were bought, and notes."""
     settings = [f"{name}: {shown(value)}  ({reason})" for name, value, reason in settings_of(chosen)]
     bounds = [
         f"range of {name}: {low:.6g} to {high:.6g}  (bought)" for name, (low, high) in model.bought_bounds.items()
@@ -140,14 +137,12 @@ def settings_of(chosen: Chosen) -> list[tuple[str, Any, str]]:
         "clip_norm": plan.clip_norm,
         "learning_rate": chosen.learning_rate,
         "prior_scale": chosen.prior_scale,
-        **({"dropout": chosen.dropout} if chosen.dropout else {}),
-        "noise_multiplier": plan.noise_multiplier,
-        **(
-            {"epsilon_of_purchases": plan.max_records_per_person * sum(plan.pure_epsilons)}
-            if plan.pure_epsilons
-            else {}
-        ),
     }
+    if chosen.dropout:
+        values["dropout"] = chosen.dropout
+    values["noise_multiplier"] = plan.noise_multiplier
+    if plan.pure_epsilons:
+        values["epsilon_of_purchases"] = plan.max_records_per_person * sum(plan.pure_epsilons)
     reasons = {
         "method": "as asked, or by default",
         "noise_multiplier": "the least that keeps the budget",

@@ -30,7 +30,7 @@ MOST_NAMES = 20
 
 @dataclass(eq=False)
 class Table:
-    """Columns of a file as Arrow arrays of one length; `places` says where in the file the rows are, if not all are here."""
+    """Columns of a file as Arrow arrays; `places` has the rows' places in the file if some are left out."""
 
     path: Path
     columns: dict[str, Any]

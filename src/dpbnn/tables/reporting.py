@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as arrow
+import pyarrow.csv as csv
+import pyarrow.parquet as parquet
 
 from dpbnn import metrics
 from dpbnn.errors import DpbnnError
@@ -24,7 +27,7 @@ OUTSIDE = (
 
 
 def predicted_columns(model: TableModel, prediction: Prediction, level: float) -> dict[str, np.ndarray]:
-    """Names and values, for every row."""
+    """Columns by name, with a value for every row."""
     if isinstance(prediction, ClassPrediction):
         probabilities = prediction.probabilities.double().numpy()
         columns = {
@@ -33,16 +36,17 @@ def predicted_columns(model: TableModel, prediction: Prediction, level: float) -
             "entropy": prediction.entropy.double().numpy(),
             "mutual_information": prediction.mutual_information.double().numpy(),
         }
-        own = {f"probability_{name}": values for name, values in zip(model.classes, probabilities.T, strict=True)}
-        return columns | own
+        of_each = zip(model.classes, probabilities.T, strict=True)
+        return columns | {f"probability_{name}": values for name, values in of_each}
     assert isinstance(prediction, RealPrediction)
-    aleatoric, epistemic = (
-        own.double().numpy()[:, 0] for own in (prediction.aleatoric_variance, prediction.epistemic_variance)
+    variances = prediction.aleatoric_variance, prediction.epistemic_variance
+    mean, aleatoric, epistemic, *interval = (
+        values.double().numpy()[:, 0] for values in (prediction.mean, *variances, *prediction.interval(level))
     )
-    low, high = (np.clip(side.double().numpy()[:, 0], *model.public_range) for side in prediction.interval(level))
+    low, high = (np.clip(side, *model.public_range) for side in interval)
     percent = f"{100 * level:g}"
     return {
-        "mean": prediction.mean.double().numpy()[:, 0],
+        "mean": mean,
         "std": np.sqrt(aleatoric + epistemic),
         f"low_{percent}": low,
         f"high_{percent}": high,
@@ -53,10 +57,6 @@ def predicted_columns(model: TableModel, prediction: Prediction, level: float) -
 
 def write_predictions(source: Table, added: Mapping[str, np.ndarray], target: Path, separator: str = ",") -> None:
     """All columns of the source, then the added ones; CSV or Parquet by the name of the target, whole or not at all."""
-    import pyarrow as arrow
-    import pyarrow.csv as csv
-    import pyarrow.parquet as parquet
-
     clash = [name for name in added if name in source.columns]
     if clash:
         raise DpbnnError(f"{source.path} must not have a column {clash[0]!r} already; rename it.")
@@ -76,16 +76,12 @@ def write_predictions(source: Table, added: Mapping[str, np.ndarray], target: Pa
 
 def figures_of(model: TableModel, prediction: Prediction, y: np.ndarray, is_public: bool) -> dict[str, Any]:
     """All metrics, and what may be done with them."""
-    targets = y if isinstance(prediction, ClassPrediction) else y[:, None]
-    found = metrics.evaluate(prediction, targets)
-    rounded = {name: round(value, 6) if math.isfinite(value) else None for name, value in found.items()}
-    caution = {} if is_public else {"caution": OUTSIDE}
+    figures = metrics.evaluate(prediction, y if isinstance(prediction, ClassPrediction) else y[:, None])
     guarantee = json.loads(model.release.guarantee.to_json())
-    promise = {name: guarantee[name] for name in ("epsilon", "delta", "unit")}
     return {
         "rows": len(y),
-        **rounded,
-        "guarantee": promise,
+        **{name: round(value, 6) if math.isfinite(value) else None for name, value in figures.items()},
+        "guarantee": {name: guarantee[name] for name in ("epsilon", "delta", "unit")},
         "test_data": "public" if is_public else "private",
-        **caution,
+        **({} if is_public else {"caution": OUTSIDE}),
     }

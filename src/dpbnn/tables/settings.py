@@ -6,7 +6,7 @@
     ((32,), 394)
 
 Whatever a user gives stays as given. Nothing here may look at a record: rows, columns, classes and the budget are all
-that is known, and all of them are public or said to be.
+that is known, and all of them are public or declared so.
 
 How they follow. Full-batch or not, T noisy steps of rate eta move a weight by a random walk of standard deviation about
 
@@ -14,8 +14,8 @@ How they follow. Full-batch or not, T noisy steps of rate eta move a weight by a
 
 whatever T and the batch are, as long as the noise multiplier is well above 1. So the batch is the smallest that keeps
 it there, C is about the largest gradient that a row can have, T is as large as the rate has to be small, and what is
-left is the training time eta T: in proportion to n mu, until there is nothing more to learn. The constants were found
-on public data sets (docs/tables.md).
+left is the training time eta T: in proportion to n mu, until there is nothing more to learn. The constants come from
+public data sets (docs/tables.md).
 """
 
 import math

@@ -35,10 +35,10 @@ EXPECTED = (
     r"The \d+ kept samples are worth about",
     "The plan.s noise implies temperature",
 )
-"""Beginnings of warnings."""
+"""Beginnings of warnings that come with all settings for private tables."""
 DRAWS_FOR_RESIDUALS = 20
 WITHIN_ONE_DEVIATION = 0.6827
-"""Of a Gaussian."""
+"""The share of a Gaussian."""
 NOISE_CANDIDATES = [1.02**-k for k in range(350, -1, -1)]
 """Standard deviations up to 1, which no targets from -1 to 1 exceed, down to a thousandth."""
 RUNS_OF_THE_RATE = 20
@@ -64,11 +64,11 @@ def train(
         terms: what is public, and how to train.
         ledger: opened for these terms.
         seed: for the first weights and the method's random choices.
-        unfinished: from where an interrupted fit continues; removing it is left to the caller.
+        unfinished: from where an interrupted fit continues; the caller removes it.
         progress: whether to show a bar.
         findings: of lint, to be noted in the release.
 
-    What is so with all settings that suit a private table is not said at every fit; it is in the release's settings.
+    Warnings that come with all settings for private tables are muted; the release's settings have them.
     """
     facts, chosen = terms.facts, terms.chosen
     unfinished.check()  # bounds that were bought are not used by a worker whose fit was taken over meanwhile
@@ -89,7 +89,7 @@ def train(
 
 
 def _likelihood(facts: Facts) -> Likelihood:
-    """For numbers one of unit noise, with which the rate does not depend on how noisy they are."""
+    """For numbers unit noise, so that the rate does not depend on how noisy they are."""
     return HomoscedasticGaussian(1.0) if facts.is_regression else Categorical()
 
 
@@ -117,7 +117,7 @@ def _falling(rate: float, steps: int) -> list[tuple[float, int]]:
 
 
 def _network(facts: Facts, chosen: Chosen, seed: int | None) -> MLP:
-    """All outputs are zero at first: nothing is believed before anything is seen."""
+    """A network whose outputs are all zero at first."""
     with drawing_from(Generators.seeded(derived_seed(None) if seed is None else seed)):
         network = MLP(facts.features, chosen.hidden, facts.outputs, chosen.activation, chosen.dropout)
     last = [layer for layer in network.modules() if isinstance(layer, nn.Linear)][-1]
