@@ -49,7 +49,7 @@ class Objective:
         self._name_of = {id(parameter): name for name, parameter in self.parameters.items()}
 
     def treated(self, treatment: Treatment) -> "Objective":
-        """The same, for another treatment."""
+        """The same objective with another treatment."""
         return Objective(self.model, self.likelihood, self.likelihood_names, treatment)
 
     @cached_property
@@ -71,17 +71,17 @@ class Objective:
     @cached_property
     def owners(self) -> dict[str, tuple[nn.Module, dict[str, str]]]:
         """The modules that own trained parameters, by name: attribute name to weight name (tied ones share one)."""
-        found = {}
+        owners = {}
         for name, module in self.model.named_modules():
-            own = module.named_parameters(recurse=False)
-            trained = {attribute: self._name_of[id(p)] for attribute, p in own if id(p) in self._name_of}
+            parameters = module.named_parameters(recurse=False)
+            trained = {attribute: self._name_of[id(p)] for attribute, p in parameters if id(p) in self._name_of}
             if trained:
-                found[name] = (module, trained)
-        return found
+                owners[name] = (module, trained)
+        return owners
 
     def outputs(self, weights: Mapping[str, Tensor], x: Tensor, *, copy: bool = True) -> Tensor:
         """``f(x; w)`` with the records first; the model gets a copy of `x`, which it may write to, or `x` itself."""
-        outputs = self._call(self._copied_buffers() | self._own(weights), x.clone() if copy else x)
+        outputs = self._call(self._state(weights), x.clone() if copy else x)
         if not isinstance(outputs, Tensor):
             raise DpbnnError(
                 f"The model must return one tensor, got {type(outputs).__name__}; wrap it so that it returns "
@@ -91,21 +91,20 @@ class Objective:
 
     def changed_buffers(self, weights: Mapping[str, Tensor], x: Tensor) -> list[str]:
         """The buffers that a run on `x` writes to or replaces."""
-        copies = self._copied_buffers()
-        state = copies | self._own(weights)
+        state = self._state(weights)
+        copies = {slot: state[slot] for slot in self._buffers}
         self._call(state, x)  # leaves in `state` what the model left in itself
-        return [name for name, copy in copies.items() if state[name] is not copy or writes_to(copy) > 0]
+        return [slot for slot, copy in copies.items() if state[slot] is not copy or writes_to(copy) > 0]
 
     def _call(self, state: dict[str, Tensor], x: Tensor) -> Tensor:
         # Every slot is named here: tied by torch, a module registered twice would be left with the stand-ins.
         return functional_call(self.model, state, (x,), tie_weights=False)
 
-    def _copied_buffers(self) -> dict[str, Tensor]:
+    def _state(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies of the buffers, and the weights, in every slot that holds them."""
         copies = {id(buffer): buffer.clone() for buffer in self._buffers.values()}
-        return {slot: copies[id(buffer)] for slot, buffer in self._buffers.items()}
-
-    def _own(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {slot: weights[name] for slot, name in self._slots.items()}
+        buffers = {slot: copies[id(buffer)] for slot, buffer in self._buffers.items()}
+        return buffers | {slot: weights[name] for slot, name in self._slots.items()}
 
     @cached_property
     def _slots(self) -> dict[str, str]:
@@ -118,8 +117,8 @@ class Objective:
 
     def losses(self, outputs: Tensor, y: Tensor, likelihood_weights: Mapping[str, Tensor]) -> Tensor:
         """``l_i`` for each record."""
-        own = {name: likelihood_weights[name] for name in self.likelihood_names}
-        losses = self.likelihood.negative_log_likelihood(outputs, y, own)
+        weights = {name: likelihood_weights[name] for name in self.likelihood_names}
+        losses = self.likelihood.negative_log_likelihood(outputs, y, weights)
         if losses.shape != y.shape[:1]:
             raise DpbnnError(
                 f"{type(self.likelihood).__name__}.negative_log_likelihood must return one number per record, "

@@ -126,8 +126,8 @@ def of_rows(values: Tensor, factors: Tensor, together: int, dtype: torch.dtype) 
     is_short = longest < SHORTEST_OF_ROWS
     piece = torch.float64 if is_short else values.dtype
     at_a_time = max(1, FLOAT64_NUMBERS // max(1, values[0].numel())) if is_short else longest
-    for some, own in _split(at_a_time, values, factors):
-        total += torch.tensordot(own.to(piece), some.to(piece), dims=1)
+    for rows, weights in _split(at_a_time, values, factors):
+        total += torch.tensordot(weights.to(piece), rows.to(piece), dims=1)
     return total.to(dtype)
 
 
@@ -162,8 +162,8 @@ def _in_launches(inputs: Tensor, output_gradients: Tensor, factors: Tensor, toge
         return
     total = torch.zeros_like(out, dtype=torch.float64)
     part = torch.empty_like(total)
-    for a, g, own in _split(at_a_time, inputs, output_gradients, factors):
-        fused.weighted_product(a, g, own, part)
+    for a, g, weights in _split(at_a_time, inputs, output_gradients, factors):
+        fused.weighted_product(a, g, weights, part)
         total += part
     out.copy_(total)
 
@@ -200,8 +200,8 @@ def in_float64(
 
 def _add_up(inputs: Tensor, output_gradients: Tensor, factors: Tensor, at_a_time: int, total: Tensor) -> None:
     """In the type of the total, which is written over."""
-    for number, (a, g, own) in enumerate(_split(at_a_time, inputs, output_gradients, factors)):
-        _add_to(total, a.to(total.dtype), _scaled(g, own, total.dtype), is_first=number == 0)
+    for number, (a, g, weights) in enumerate(_split(at_a_time, inputs, output_gradients, factors)):
+        _add_to(total, a.to(total.dtype), _scaled(g, weights, total.dtype), is_first=number == 0)
 
 
 def _copy(values: Tensor, out: Tensor) -> Tensor:

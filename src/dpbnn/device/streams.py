@@ -1,10 +1,9 @@
-"""Independent pieces of work side by side: as branches of a CUDA graph, while one is being captured.
+"""Independent work side by side: as branches of a CUDA graph, while one is being captured; else in a row.
 
-Small pieces keep a device busy only together. Everywhere else they are done one after another, in the same order. What
-is done `beside` the rest has to be ready some time later, and so gives way to it.
+Small kernels keep a device busy only together. Work `beside` the rest is needed later, and so gives way to the rest.
 
-Memory is given out again as soon as Python lets it go, but only in the order of the stream that it was made in. What a
-branch uses and has not made itself must therefore be held (`hold`) until all branches have come together.
+The allocator gives memory out again as soon as Python lets it go, but only in the order of the stream that it was made
+in. So a branch must `hold` the tensors of others that it uses until all branches have come together.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,14 +18,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 FIRST, LATER = -1, 0
-"""Priorities. Streams of different ones are never the same; of one there are 32 in all."""
+"""Priorities. Streams of different priorities are never the same; of one priority there are 32."""
 _streams: dict[int, list[torch.cuda.Stream]] = {}
 _inside = False
 _held: list[object] = []
 
 
 def _is_capturing() -> bool:
-    """Whether this thread's work is being captured: others may do theirs meanwhile."""
+    """Whether this thread's work is being captured; other threads may work meanwhile."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
@@ -57,20 +56,16 @@ def join(*branches: torch.cuda.Stream | None) -> None:
 
 
 def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """``[work(item) for item in items]``, each in a branch of its own."""
+    """``[work(item) for item in items]``, each in a branch."""
     return [work(item) for item in branches(list(items))]
 
 
 def branches(items: Sequence[Item]) -> Iterator[Item]:
-    """The items, for a loop whose passes are branches of their own; branches do not branch again."""
+    """The items, for a loop each pass of which is a branch; branches do not branch again."""
+    global _inside
     if len(items) < 2 or not _is_capturing() or _inside:
         yield from items
-    else:
-        yield from _in_branches(items)
-
-
-def _in_branches(items: Sequence[Item]) -> Iterator[Item]:
-    global _inside
+        return
     main = torch.cuda.current_stream()
     streams = _streams.setdefault(main.device_index, [])
     while len(streams) < len(items):

@@ -84,22 +84,23 @@ def check_model(
     is_new, working = must_try or key not in known, replica(model)
     if is_new:
         before = switches_of(model)
-        found = try_out(working, likelihood, x, y)
+        verdict = try_out(working, likelihood, x, y)
         if switches_of(model) != before:
             raise DpbnnError(
                 "The model is changed by runs of its copy: something in it refers to the model itself, where no copy "
                 "can follow, and keeps what records leave there without noise; use the module that it is called with."
             )
-        known[key] = found
+        known[key] = verdict
     verdict = known[key]
-    own = {name: values.clone() for name, values in verdict.likelihood_weights.items()}
-    objective = Objective(working, likelihood, tuple(own), verdict.treatment)
+    likelihood_weights = {name: values.clone() for name, values in verdict.likelihood_weights.items()}
+    objective = Objective(working, likelihood, tuple(likelihood_weights), verdict.treatment)
+    weights = objective.model_weights() | likelihood_weights
     if is_new and verdict.engine != "book_keeping":
-        _warn_of_slow_modules(objective, own, verdict, x, y)
+        _warn_of_slow_modules(objective, weights, verdict, x, y)
     if precision not in (None, "float32"):
-        refuse_mixing_in(precision, objective, objective.model_weights() | own, x, y, verdict.num_outputs)
+        refuse_mixing_in(precision, objective, weights, x, y, verdict.num_outputs)
     rest = verdict.num_outputs, verdict.engine, verdict.numbers_written_out, verdict.draws
-    return CheckedModel(model, objective, own, *rest)
+    return CheckedModel(model, objective, likelihood_weights, *rest)
 
 
 def _refuse_known_offenders(model: nn.Module) -> None:
@@ -131,9 +132,9 @@ def _reason_against(module: nn.Module) -> str | None:
     return None
 
 
-def _warn_of_slow_modules(objective: Objective, own: Weights, verdict: Verdict, x: Tensor, y: Tensor) -> None:
+def _warn_of_slow_modules(objective: Objective, weights: Weights, verdict: Verdict, x: Tensor, y: Tensor) -> None:
     """Name what book-keeping has no rule for, if that will be felt."""
-    slow = _slow_modules(objective, own, verdict.num_outputs, x, y)
+    slow = _slow_modules(objective, weights, verdict.num_outputs, x, y)
     is_recurrent = any(isinstance(module, RECURRENT) for module in slow.values())
     if verdict.engine == "loop":
         how = "Neither book-keeping nor vmap can differentiate {}; gradients are taken one record at a time"
@@ -149,19 +150,20 @@ def _warn_of_slow_modules(objective: Objective, own: Weights, verdict: Verdict, 
     warn(f"{how.format(named)}, exactly but slowly. {cure}")
 
 
-def _slow_modules(objective: Objective, own: Weights, num_outputs: int, x: Tensor, y: Tensor) -> dict[str, nn.Module]:
-    """Those whose weights a recording on synthetic records loses sight of."""
+def _slow_modules(
+    objective: Objective, weights: Weights, num_outputs: int, x: Tensor, y: Tensor
+) -> dict[str, nn.Module]:
+    """The modules whose weights book-keeping loses sight of, on synthetic records."""
     with drawing_from(Generators.seeded(0)), torch.inference_mode(False):
         synthetic = synthetic_records(objective, x, y, 2, num_outputs)
-        weights = objective.model_weights() | own
         lost = record(objective.treated(Treatment({}, None)), weights, *synthetic).strays
-    found = {}
+    slow = {}
     for name, (module, names) in objective.owners.items():
         if lost & set(names.values()) and rule_for(module) is None and not _is_attention(module):
             if isinstance(module, ParametrizationList):
                 name = name.rpartition(".parametrizations")[0]
-            found[name] = objective.model.get_submodule(name)
-    return found
+            slow[name] = objective.model.get_submodule(name)
+    return slow
 
 
 def _is_attention(module: nn.Module) -> bool:

@@ -1,7 +1,7 @@
 """Whether book-keeping is right for a model, found out on synthetic records.
 
 Two batch sizes tell which dimension of a layer's tensors follows the records, and the gradient of one record's loss
-which rows of a merged dimension are its own. What was found is then compared with the exact loop over records.
+which rows of a merged dimension belong to it. Gradients by that treatment are then compared with an exact loop.
 """
 
 import math
@@ -48,7 +48,7 @@ def find_treatment(objective: Objective, weights: Weights, x: Tensor, y: Tensor)
 
 
 class Look(Recording):
-    """A recording that only looks: at shapes, and at the rows that one record's loss depends on."""
+    """A recording of shapes, and of the rows that one record's loss depends on."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -91,19 +91,19 @@ def _layout(looks: list[Look], index: int) -> Layout | None:
 
 def _following(first: Sequence[int], second: Sequence[int]) -> list[tuple[int, int]] | None:
     """The dimensions whose sizes differ, each with its size per record; None if that is no whole number."""
-    found = [(k, a // LOOKS[0][0]) for k, (a, b) in enumerate(zip(first, second, strict=False)) if a != b]
-    fits = all((first[k], second[k]) == (each * LOOKS[0][0], each * LOOKS[1][0]) for k, each in found)
-    return found if fits and len(first) == len(second) else None
+    following = [(k, a // LOOKS[0][0]) for k, (a, b) in enumerate(zip(first, second, strict=False)) if a != b]
+    fits = all((first[k], second[k]) == (each * LOOKS[0][0], each * LOOKS[1][0]) for k, each in following)
+    return following if fits and len(first) == len(second) else None
 
 
 def _merged(rows: list[list[int]], each: int, dimension: int) -> Layout | None:
-    """How records and positions share the first dimension: the rows that a record's loss depends on are its own."""
-    if not all(rows):  # nothing was seen of it, and any order would fit
+    """How records and positions share the first dimension, from the rows that one record's loss depends on."""
+    if not all(rows):  # its loss depends on none, and any order would fit
         return None
     owners = {"blocks": lambda row, size: row // each, "interleaved": lambda row, size: row % size}
     for order, owner in owners.items():
         if dimension == 0 and all(
-            owner(row, size) == index for (size, index), own in zip(LOOKS, rows, strict=True) for row in own
+            owner(row, size) == index for (size, index), seen in zip(LOOKS, rows, strict=True) for row in seen
         ):
             return Layout(0, order, each)
     return None

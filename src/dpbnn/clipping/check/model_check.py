@@ -48,9 +48,9 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
     full = computing_in("float32", x.device)  # so that nothing coarser is taken for a difference
     with torch.inference_mode(False), torch.enable_grad(), full, ExitStack() as drawing:
         drawing.enter_context(drawing_from(Generators.seeded(0)))
-        num_outputs, own = _outputs(Objective(model, likelihood), given, x, y)
-        objective = Objective(model, likelihood, tuple(own))
-        both = given | own, random_weights(given) | own
+        num_outputs, likelihood_weights = _outputs(Objective(model, likelihood), given, x, y)
+        objective = Objective(model, likelihood, tuple(likelihood_weights))
+        both = given | likelihood_weights, random_weights(given) | likelihood_weights
         trials = [Trial.of(objective, weights, x, y, num_outputs) for weights in both]
         draws = any(trial.draws for trial in trials)
         if not draws:  # redirecting what nobody draws only takes time
@@ -71,7 +71,7 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
         written_out = trials[0].numbers_written_out(engine)
         if engine == "book_keeping":
             treatment = _laid_out(treatment, trials[-1])
-    return Verdict(own, num_outputs, engine, written_out, treatment, draws)
+    return Verdict(likelihood_weights, num_outputs, engine, written_out, treatment, draws)
 
 
 def refuse_mixing_in(
@@ -100,14 +100,15 @@ def _outputs(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> tu
         )
     likelihood = objective.likelihood
     likelihood.check(outputs, synthetic_y)
-    own = {name: values.to(x.device) for name, values in likelihood.initial_weights(outputs.shape[-1]).items()}
-    predicted = likelihood.predictive(outputs, own)
+    initial = likelihood.initial_weights(outputs.shape[-1])
+    likelihood_weights = {name: values.to(x.device) for name, values in initial.items()}
+    predicted = likelihood.predictive(outputs, likelihood_weights)
     if not isinstance(predicted, (Probabilities, Moments)) or any(len(values) != 2 for values in predicted):
         raise DpbnnError(
             f"{type(likelihood).__name__}.predictive must return Probabilities or Moments with one row per record, got "
             f"{type(predicted).__name__}."
         )
-    return outputs.shape[-1], own
+    return outputs.shape[-1], likelihood_weights
 
 
 def _first_run(objective: Objective, weights: Weights, x: Tensor) -> Tensor:
@@ -148,14 +149,14 @@ def _laid_out(treatment: Treatment, trial: Trial) -> Treatment:
 
 
 def _warn_of_wiped_features(trial: Trial) -> bool:
-    found = False
+    wipes_out = False
     for use in record(trial.objective, trial.weights, trial.x[:2], trial.y[:2]).uses:
         if isinstance(use.call.module, nn.GroupNorm):
             per_group = use.inputs[0][0].numel() // use.call.module.num_groups
             if per_group <= 2:
-                found = True
+                wipes_out = True
                 warn(
                     f"GroupNorm '{use.call.name}' normalises groups of {per_group} number{'s' * (per_group > 1)} and "
                     "wipes its input out; use LayerNorm, or fewer groups."
                 )
-    return found
+    return wipes_out

@@ -195,8 +195,8 @@ def _of_inputs(x: Tensor, dtype: torch.dtype) -> tuple[Probe, ...]:
         return ()
     if x.is_floating_point():
         return RANGES + NEGATIVE + FRACTIONS + COUNTS
-    ids = sorted({own for own in (*PAD_IDS, int(x.max())) if own <= int(x.max())})
-    with_pads = tuple(Probe(padded(own), plain, PADDING, MASK) for own in ids)
+    ids = sorted({number for number in (*PAD_IDS, int(x.max())) if number <= int(x.max())})
+    with_pads = tuple(Probe(padded(number), plain, PADDING, MASK) for number in ids)
     return COUNTS + with_pads + LARGER_COUNTS + (NEGATIVE if _may_be_negative(dtype, x.device) else ())
 
 

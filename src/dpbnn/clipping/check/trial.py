@@ -1,4 +1,4 @@
-"""One trial of a model: synthetic records, one set of weights, and what the model must not do with them.
+"""One trial of a model: one set of weights and synthetic records, and all that the model must not do with them.
 
 A record's loss and gradient must be the same alone, in batches of other sizes, and whatever the other records hold. The
 same input and the same random numbers must give the same result again, each record must have random numbers of its own,
@@ -63,12 +63,12 @@ class Trial:
         return Trial(objective, weights, x, y, has_dropout or generators.used)
 
     def losses(self, x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
-        """Each record's loss, the model's own draws starting from a seed."""
+        """Each record's loss; the model's draws start from a seed."""
         with torch.no_grad(), drawing_from(Generators.seeded(seed)) if self.draws else nullcontext():
             return self.objective.losses(self.objective.outputs(self.weights, x), y, self.weights)
 
     def base(self, size: int, seed: int = 0) -> Tensor:
-        """The losses of the first records as they are, in the mode that the model came in; run once."""
+        """The losses of the first records, in the mode that the model came in; computed once."""
         if (size, seed) not in self.known:
             self.known[size, seed] = self.losses(self.x[:size], self.y[:size], seed)
         return self.known[size, seed]
@@ -84,7 +84,7 @@ class Trial:
             )
 
     def _is_seen(self, x: Tensor, y: Tensor) -> Tensor:
-        """Of which records the losses are finite and depend on the outputs."""
+        """Which records have a finite loss that depends on the outputs."""
         with torch.no_grad():
             outputs = self.objective.outputs(self.weights, x)
         leaf = outputs.detach().requires_grad_()
@@ -93,7 +93,7 @@ class Trial:
         return losses.isfinite() & gradients.isfinite().flatten(1).all(dim=1) & gradients.flatten(1).any(dim=1)
 
     def refuse_state(self) -> None:
-        """The same again must give the same again, and leave nothing behind."""
+        """A second run must give the same losses, and leave nothing behind."""
         before = {name: values.clone() for name, values in self.weights.items()}
         first = self.base(len(self.x))
         kept = _kept_values(self.objective.model)
@@ -123,25 +123,21 @@ class Trial:
                     raise DpbnnError(MIXES.format("loss", "another's values", KEEP_APART))
 
     def refuse_dependence_on_kinds(self) -> None:
-        """Of what kind one record is (padded, empty, coded, of another range) must not show in the others' losses.
+        """The kind of one record (padded, empty, coded, of another range) must not show in the others' losses.
 
-        Random models are looked at as in `refuse_dependence_on_size`; one that is random in all modes, with the same
-        draws.
+        A model that is random in all modes is run with the same draws.
         """
-        for calmer, is_random in CALMER:
-            with calmer(self.objective.model), suppress(RuntimeError):
-                if not is_random(self):
-                    self._refuse_noticed()
-                    return
-        self._refuse_noticed()
+        if self._in_a_calm_mode(self._refuse_noticed) is None:
+            self._refuse_noticed()
 
-    def _refuse_noticed(self) -> None:
+    def _refuse_noticed(self) -> bool:
         with drawing_from(Generators.seeded(0)):
             x = without_padding(self.objective.model, self.x[:NUM_RECORDS])
         alike = partial(_alike, dtype=self._dtype())
         probe = first_noticed(self.losses, alike, x, self.y[:NUM_RECORDS], self.x.dtype)
         if probe is not None:
             raise DpbnnError(MIXES.format("loss", probe.reveals, probe.cure))
+        return True
 
     def refuse_shared_draws(self) -> None:
         """Equal records must draw apart, from torch's generator alone."""
@@ -171,18 +167,22 @@ class Trial:
             )
 
     def refuse_dependence_on_size(self, engine: str) -> None:
-        """Loss and gradient of a record must be those that it has alone.
+        """Loss and gradient of a record must be those that it has alone; half precision rounds too coarsely to tell."""
+        if self._dtype().itemsize >= 4:
+            self._in_a_calm_mode(partial(self._refuse_difference_to_alone, engine))
 
-        Random models are looked at with their dropout layers off, or else in evaluation mode, if that makes them less
-        random and can be differentiated; half precision rounds too coarsely to tell.
+    def _in_a_calm_mode(
+        self, look: Callable[[], bool], failures: tuple[type[Exception], ...] = (RuntimeError,)
+    ) -> bool | None:
+        """The result of a look at the model in the first mode in which it is not random and does not fail.
+
+        None if there is no such mode. A random model is tried with its dropout layers off, then in evaluation mode.
         """
-        if self._dtype().itemsize < 4:
-            return
         for calmer, is_random in CALMER:
-            with calmer(self.objective.model), suppress(RuntimeError):
+            with calmer(self.objective.model), suppress(*failures):
                 if not is_random(self):
-                    self._refuse_difference_to_alone(engine)
-                    return
+                    return look()
+        return None
 
     def _dtype(self) -> torch.dtype:
         return next(iter(self.weights.values())).dtype
@@ -193,11 +193,11 @@ class Trial:
         return draws or any(not _alike(self.base(len(self.x), seed), self.base(len(self.x))) for seed in SEEDS)
 
     def is_random_now(self) -> bool:
-        """The same, in another mode than the model's own."""
+        """Whether the losses depend on the seed in the mode that the model is in now."""
         first = self.losses(self.x, self.y)
         return any(not _alike(self.losses(self.x, self.y, seed), first) for seed in SEEDS)
 
-    def _refuse_difference_to_alone(self, engine: str) -> None:
+    def _refuse_difference_to_alone(self, engine: str) -> bool:
         together = self._gradient_norms(engine, slice(0, 3))
         for index in range(3):
             alone = self._gradient_norms(engine, slice(index, index + 1))[:, 0]
@@ -207,25 +207,23 @@ class Trial:
         for size in SIZES[:-1]:
             if not _alike(self.losses(self.x[:size], self.y[:size]), losses[:size]):
                 raise DpbnnError(MIXES.format("loss", "how many others there are", KEEP_APART))
+        return True
 
     def _gradient_norms(self, engine: str, pick: slice) -> Tensor:
         """One row for each weight, one column for each record."""
-        found = ENGINES[engine](self.objective, self.weights, self.x[pick], self.y[pick])
-        return torch.stack([found[name].squared_norms().sqrt() for name in sorted(found)])
+        gradients = ENGINES[engine](self.objective, self.weights, self.x[pick], self.y[pick])
+        return torch.stack([gradients[name].squared_norms().sqrt() for name in sorted(gradients)])
 
     def numbers_written_out(self, engine: str) -> int:
         """The size of the weights whose gradients are more than one product for each record."""
-        found = ENGINES[engine](self.objective, self.weights, self.x[:2], self.y[:2])
-        return sum(self.weights[name].numel() for name, values in found.items() if not is_one_product(values))
+        gradients = ENGINES[engine](self.objective, self.weights, self.x[:2], self.y[:2])
+        return sum(self.weights[name].numel() for name, values in gradients.items() if not is_one_product(values))
 
     def agrees(self, treatment: Treatment) -> bool:
-        """Whether book-keeping gives what a loop gives; a model that is random in any mode shows nothing."""
-        treated = self.objective.treated(treatment)
-        for calmer, is_random in CALMER:
-            with calmer(self.objective.model), suppress(RuntimeError, ValueError):
-                if not is_random(self):
-                    return agrees_with_loop(treated, self.weights, self.x[:5], self.y[:5])
-        return treatment == Treatment()
+        """Whether book-keeping gives what a loop gives; a model that is random in all modes shows nothing."""
+        look = partial(agrees_with_loop, self.objective.treated(treatment), self.weights, self.x[:5], self.y[:5])
+        agrees = self._in_a_calm_mode(look, (RuntimeError, ValueError))
+        return treatment == Treatment() if agrees is None else agrees
 
 
 def _alike(first: Tensor, second: Tensor, dtype: torch.dtype = torch.float64) -> bool:
@@ -252,7 +250,7 @@ CALMER: tuple[tuple[Callable[[nn.Module], AbstractContextManager[Any]], Callable
     (_without_masks, Trial.is_random_now),
     (evaluating, Trial.is_random_now),
 )
-"""Modes to look for a model in which it is not random, in this order."""
+"""Modes in which a model may not be random, and how to tell, in the order in which they are tried."""
 
 
 def _kept_values(model: nn.Module) -> dict[str, object]:
@@ -265,7 +263,7 @@ def _kept_values(model: nn.Module) -> dict[str, object]:
 
 
 def refuse_impressions(objective: Objective, weights: Weights, x: Tensor) -> None:
-    """What a fresh model keeps of the records that it sees first must be the same for other records.
+    """A fresh model must not keep anything of the records that it sees first: two copies see different ones.
 
     A model that cannot be copied, or cannot run, is left to the other checks.
     """
@@ -292,7 +290,7 @@ def _attributes(model: nn.Module) -> Iterator[tuple[str, object]]:
 
 
 def _is_same(first: object, second: object) -> bool:
-    """Tensors, numbers and collections of them by value; of anything else nothing is known."""
+    """Compares tensors, numbers and collections of them by value; anything else counts as the same."""
     if isinstance(first, Tensor) and isinstance(second, Tensor):
         if first.is_floating_point() and first.shape == second.shape and first.dtype == second.dtype:
             return torch.allclose(first, second, equal_nan=True)

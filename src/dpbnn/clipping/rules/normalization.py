@@ -21,7 +21,7 @@ def layer_norm_rule(
 ) -> dict[str, PerRecordGradient]:
     """Weights over the last dimensions, shared by all positions before them."""
     normalized = F.layer_norm(inputs, module.normalized_shape, eps=module.eps)
-    return _affine(normalized, output_gradients, wanted, _middle(inputs, len(module.normalized_shape)))
+    return _affine(normalized, output_gradients, wanted, range(1, inputs.dim() - len(module.normalized_shape)))
 
 
 def rms_norm_rule(
@@ -30,7 +30,7 @@ def rms_norm_rule(
     """As layer normalisation, without the mean."""
     eps = torch.finfo(module.weight.dtype).eps if module.eps is None else module.eps
     normalized = F.rms_norm(inputs, module.normalized_shape, eps=eps)
-    return _affine(normalized, output_gradients, wanted, _middle(inputs, len(module.normalized_shape)))
+    return _affine(normalized, output_gradients, wanted, range(1, inputs.dim() - len(module.normalized_shape)))
 
 
 def group_norm_rule(
@@ -53,18 +53,14 @@ def instance_norm_rule(
     return _affine(normalized, output_gradients, wanted, range(2, inputs.dim()))
 
 
-def _middle(inputs: Tensor, trailing: int) -> range:
-    return range(1, inputs.dim() - trailing)
-
-
 def _affine(
     normalized: Tensor, output_gradients: Tensor, wanted: Collection[str], positions: Sequence[int]
 ) -> dict[str, PerRecordGradient]:
-    found = {}
+    factors = {}
     if "weight" in wanted:  # in place: `normalized` is nobody else's, and fresh memory costs more than the product
-        found["weight"] = normalized.mul_(output_gradients)
+        factors["weight"] = normalized.mul_(output_gradients)
     if "bias" in wanted:
-        found["bias"] = output_gradients
+        factors["bias"] = output_gradients
     return {
-        name: Dense(values.sum(dim=list(positions)) if len(positions) else values) for name, values in found.items()
+        name: Dense(values.sum(dim=list(positions)) if len(positions) else values) for name, values in factors.items()
     }
