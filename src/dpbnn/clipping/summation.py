@@ -1,28 +1,24 @@
-"""Adding records up, so that rounding stays within its share of the clip norm.
+"""Sums over records, rounded by no more than their share of the clip norm.
 
-One record more can change how all partial sums of the others are rounded. Take n records of norm at most C, added k in
-a row in a type of unit roundoff u (2^-24 for float32), with the pieces added in float64. The sum is off by at most
-n k u C / 2, so that one record moves it by up to n k u C beyond its own part. If the pieces are added in the same type,
-n^2 u C / k comes on top. Each is kept below `SHARE` of C; if that needs pieces that are too short, all is float64.
+One record more can change how all partial sums of the others are rounded. Add n records of norm at most C, k in a row
+in a type of unit roundoff u (2^-24 for float32), and the pieces in float64. The sum is off by at most n k u C / 2, so
+one record moves it by up to n k u C beyond its own gradient. Pieces that are added in the same type move it by another
+n^2 u C / k. Each is kept below `SHARE` of C; where that needs pieces that are too short, all is float64.
 
-The products of one record at several positions may cancel, so that its terms are much larger than their sum. They are
-added in float64.
-
-Parts of a batch are added in float64. Where a plan's batches may have more than 4096 records, everything stays float64
-up to the noise. One record then moves the sum beyond its own part by at most so many clip norms, in parts of k <= 4096
-records, with u = 2^-53:
+The products of a record at several positions may be much larger than their sum: they are added in float64. So are the
+parts of a batch. Where a plan's batches may have more than 4096 records, everything stays float64 up to the noise. In
+parts of k <= 4096 records, with u = 2^-53, one record then moves the sum beyond its own gradient by at most, in clip
+norms:
 
     Dense, SparseRows, Outer on one position, Joint of one draw    n k u
-    Outer and Deferred on T positions                        n T (k + 2 r m) u, for m records at a time
-    Tied, on T positions                                     the same for T + 1
-    Joint of N draws                                         the same for 2 N + 1
-    Reordered                                                what it reorders
-    p parts                                                  n p u on top of that
+    Outer and Deferred on T positions                              n T (k + 2 r m) u, for m records at a time
+    Tied on T positions, Joint of N draws                          the same for T + 1, and for 2 N + 1
+    Reordered                                                      the same as the form that it reorders
+    p parts                                                        n p u on top of that
 
 r is `MOST_CANCELLING`: partial sums within a record reach r clip norms. m is the largest number that keeps the bound
-below half of `SHARE`. If none does (from some 3.6 billion records times positions on), or p is too large (some 4
-million parts of one record), a plan is refused before its first step (`dpbnn.clipping.check.exactness`). A step is
-never refused: that could tell how many records it has.
+below half of `SHARE`. If there is none, or p is too large, a plan is refused before its first step
+(`dpbnn.clipping.check.exactness`). A step is never refused: that could tell how many records it has.
 
 Reference: Casacuberta et al. 2022 (arXiv 2207.10635) on sums whose sensitivity is underestimated.
 """
@@ -53,25 +49,25 @@ __all__ = [
 ]
 
 SHARE = 4e-3
-"""How much of the clip norm rounding of sums may use up."""
+"""The share of the clip norm that rounding of sums may use up."""
 MOST_CANCELLING = 420
-"""How many clip norms the terms of a clipped record add up to at most, over positions, draws or uses: whatever cancels,
-its norm counts as that share of their norms at least (`dpbnn.clipping.forms.per_record`)."""
+"""The most clip norms that the norms of a clipped record's terms (positions, draws, uses) add up to: whatever cancels,
+the record counts as that share of them (`dpbnn.clipping.forms.per_record.least_of_terms`)."""
 LARGEST_PART = 4096
-"""Records in a part at most. Sums over more of them, or over several parts, are float64: float32 would round by more
-than the room for it."""
+"""The most records in a part. Sums over more of them, or over several parts, are float64: float32 would round by more
+than the room for rounding."""
 SHORTEST, SHORTEST_OF_ROWS = 64, 16
-"""Products, or rows, of fewer records at a time are not worth it: float64 is as fast."""
+"""For fewer records at a time, in products and in sums of rows, float64 is as fast."""
 FLOAT64_NUMBERS = 2**23
-"""Numbers that are held in float64 at a time: 64 MB."""
+"""The most numbers that are held in float64 at a time: 64 MB."""
 SMALL_PRODUCT = 2**25
-"""Multiplications that take a GPU less time than the launches around a product of torch's."""
+"""A GPU does so many multiplications in less time than torch's launches take."""
 FAST_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 """Compute capabilities of GPUs that multiply in float64 about as fast as in float32."""
 
 
 def _longest(together: float, dtype: torch.dtype, share: float = SHARE) -> int:
-    """How many of `together` records may be added in a row, so that rounding stays below `share`."""
+    """How many of `together` records may be added in a row for rounding to stay below `share`."""
     if together > LARGEST_PART and dtype != torch.float64:
         return 0
     return int(min(together, share / (torch.finfo(dtype).eps / 2 * max(1, together))))
@@ -83,9 +79,9 @@ def type_for(dtype: torch.dtype, together: float) -> torch.dtype:
 
 
 def refuse_inexact(records: int, part: int, terms: int) -> None:
-    """Refuse batches of so many records, in parts of this size, if even float64 would round their sum by too much.
+    """Refuse batches of so many records, in parts of this size, if float64 is too coarse for their sum.
 
-    `terms` are those of one record that may cancel.
+    `terms` is how many terms of one record may cancel.
     """
     parts = math.ceil(records / part)
     if parts > 1 and records * parts * torch.finfo(torch.float64).eps / 2 > SHARE / 2:
@@ -112,7 +108,7 @@ def _at_a_time(records: int, terms: int, together: int) -> int:
 
 
 def _exact_at_a_time(records: int, terms: int, together: int) -> int:
-    """So few that ``n T (k + 2 r m) u`` stays within its share; less than one if no number does."""
+    """The m for which ``n T (k + 2 r m) u`` stays within its share; less than one if there is none."""
     allowed = SHARE / 2 / (torch.finfo(torch.float64).eps / 2 * max(1, together) * terms)
     return math.floor((allowed - min(LARGEST_PART, max(records, together))) / (2 * MOST_CANCELLING))
 
@@ -169,7 +165,7 @@ def _in_launches(inputs: Tensor, output_gradients: Tensor, factors: Tensor, toge
 
 
 def is_one_launch(inputs: Tensor, output_gradients: Tensor) -> bool:
-    """Whether their product is so small that one launch does all, which leaves out what has the factor zero."""
+    """Whether one launch does the whole product, which is small; it leaves out records with the factor zero."""
     is_small = inputs.shape[1] == 1 and 0 < inputs.numel() * output_gradients.shape[3] <= SMALL_PRODUCT
     return is_small and is_done_in_float64(inputs) and fused.is_used_for(output_gradients)
 
@@ -188,7 +184,7 @@ def multiplies_fast_in_float64(device: torch.device) -> bool:
 def in_float64(
     inputs: Tensor, output_gradients: Tensor, factors: Tensor, together: int, out: Tensor | None = None
 ) -> Tensor:
-    """The same products in float64: a few records at a time, where they would take much memory or might cancel."""
+    """`of_products` in float64: a few records at a time, where they would take much memory or might cancel."""
     shape = inputs.shape[1], output_gradients.shape[3], inputs.shape[3]
     has_place = out is not None and out.dtype == torch.float64
     total = out if out is not None and has_place else inputs.new_empty(shape, dtype=torch.float64)
@@ -199,13 +195,13 @@ def in_float64(
 
 
 def _add_up(inputs: Tensor, output_gradients: Tensor, factors: Tensor, at_a_time: int, total: Tensor) -> None:
-    """In the type of the total, which is written over."""
+    """Write the sum over the total, in the total's type."""
     for number, (a, g, weights) in enumerate(_split(at_a_time, inputs, output_gradients, factors)):
         _add_to(total, a.to(total.dtype), _scaled(g, weights, total.dtype), is_first=number == 0)
 
 
 def _copy(values: Tensor, out: Tensor) -> Tensor:
-    """The values in their place, where they may be already."""
+    """The values in `out`, where they may be already."""
     return out if values is out else out.copy_(values)
 
 
@@ -222,7 +218,7 @@ def _scaled(output_gradients: Tensor, factors: Tensor, dtype: torch.dtype) -> Te
 
 
 def _add_to(total: Tensor, inputs: Tensor, scaled: Tensor, is_first: bool) -> None:
-    """All rows of a group in one product."""
+    """Add all rows of a group by one product."""
     beta = 0 if is_first else 1
     if len(total) == 1:
         a, g = (values.reshape(-1, values.shape[3]) for values in (inputs, scaled))

@@ -134,7 +134,7 @@ def test_a_layer_that_is_used_again_waits_for_the_branches_before(monkeypatch):
     original = book_keeping.Recording._add
 
     def add(self, name, values):
-        if name in self.found:
+        if name in self.gradients:
             assert made_in[name] == 0 or made_in[name] in joined
         original(self, name, values)
         made_in[name] = now[0]

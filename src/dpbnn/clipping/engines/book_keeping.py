@@ -76,7 +76,7 @@ def per_record_gradients(
         gradients = torch.autograd.grad(losses, recording.leaves(), torch.ones_like(losses), allow_unused=True)
         for receive, gradient in recording.received(gradients):
             receive(gradient)
-        return recording.found
+        return recording.gradients
     except NotCovered:
         if otherwise is None:
             raise
@@ -113,7 +113,7 @@ def record(
 
 
 class Recording:
-    """What one forward pass leaves behind, and then what the backward pass makes of it: `found`."""
+    """What one forward pass leaves behind, and what the backward pass then makes of it: `gradients`."""
 
     losses: Tensor
 
@@ -126,7 +126,7 @@ class Recording:
         self.strays: set[str] = set()
         self.steps: tuple[str, ...] = ()
         self.picks_rows = False
-        self.found: dict[str, PerRecordGradient] = {}
+        self.gradients: dict[str, PerRecordGradient] = {}
         self._preparing: torch.cuda.Stream | None = None
         self._branches: list[tuple[torch.cuda.Stream | None, list[Tensor]]] = []
         self._leaves: list[Tensor] = []
@@ -144,8 +144,8 @@ class Recording:
         self._versions = versions
         with torch.enable_grad(), self._watch.on(layers):
             outputs = self.objective.outputs(weights, x)
-            own = {name: self.copies(name, weights[name]) for name in self.objective.likelihood_names}
-            self.losses = self.objective.losses(outputs, y, own)
+            copies = {name: self.copies(name, weights[name]) for name in self.objective.likelihood_names}
+            self.losses = self.objective.losses(outputs, y, copies)
         self.strays |= self._watch.strays
         self.picks_rows = self._watch.picks_rows
         self.steps = tuple(self._watch.steps)
@@ -213,7 +213,7 @@ class Recording:
         tensors = [values for values in (*inputs, g) if values is not None]
         assert rule is not None
         assert len(tensors) == len(inputs) + 1
-        again = any(name in self.found for name in call.weights.values())
+        again = any(name in self.gradients for name in call.weights.values())
         if again:  # what an earlier branch has made is added to
             self._join_branches()
         is_beside = not again and sum(values.numel() for values in tensors) <= SMALL
@@ -244,11 +244,11 @@ class Recording:
         return names
 
     def _add(self, name: str, values: PerRecordGradient) -> None:
-        if name not in self.found:
-            self.found[name] = values
+        if name not in self.gradients:
+            self.gradients[name] = values
             return
         with torch.no_grad(), without_autocast(self.device):
-            self.found[name] = combined(made(self.found[name]), made(values))
+            self.gradients[name] = combined(made(self.gradients[name]), made(values))
 
     def _leaf(self, leaf: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
         self._leaves.append(leaf)

@@ -1,9 +1,9 @@
-"""Sees every operation of a forward pass: which weights are used, where, and how they meet the records.
+"""Watches every operation of a forward pass: which weights it uses, where, and how they meet the records.
 
-A weight is used by a ruled layer, or by a call of `F.linear` with the whole of it (attention modules do that). Any
-other use is given records of its own where that is sound: the weight and what is made of it alone ("shared" tensors)
-get a second form with one copy per record, by vmap, and that form takes part wherever a shared tensor is broadcast to
-the records or meets them in arithmetic. What is left over is a stray use, which another engine must take care of.
+A layer with a rule uses its weights, and so does a call of `F.linear` on a whole weight (in attention modules). Any
+other weight, and all tensors made of weights alone ("shared" tensors), get one copy for each record, by vmap. These
+copies take part wherever a shared tensor is broadcast to the records or meets them in arithmetic. All other uses are
+strays: another engine must take the model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ LARGEST_SHARED = 2**20
 
 @dataclass(frozen=True)
 class Call:
-    """Something with a rule: a layer, or a stand-in for one; `weights` names the weight behind each parameter."""
+    """A layer with a rule, or a stand-in for one; `weights` names the weight behind each parameter."""
 
     name: str
     module: nn.Module
@@ -43,7 +43,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Shared:
-    """A tensor that holds no records, and one copy of it for each record; `weights` it is made of."""
+    """A tensor made of `weights` alone, and its copies: one for each record."""
 
     plain: Tensor
     copies: Tensor
@@ -60,8 +60,8 @@ class Shared:
 class Watch(TorchFunctionMode):
     """One forward pass on `weights`.
 
-    `use` is told of every call of something ruled, and returns what the model goes on with; `leaf` makes a weight's
-    copies. `strays` are the weights whose use is not accounted for.
+    `use` is called with each call of a ruled layer and returns the output that the model goes on with. `leaf` makes a
+    weight's copies. `strays` are the weights whose use is not accounted for.
     """
 
     def __init__(
@@ -97,16 +97,16 @@ class Watch(TorchFunctionMode):
                 handle.remove()
 
     def share(self, plain: Tensor, copies: Tensor, weights: Iterable[str]) -> None:
-        """From here on, where `plain` meets records, its copies do."""
+        """From here on the copies take the place of `plain` where it meets records."""
         self._shared[id(plain)] = Shared(plain, copies, frozenset(weights))
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """A ruled layer starts: what it is called with counts as a use, what it does inside does not."""
+        """A ruled layer starts: weights among its inputs are strays; what it does inside is left to its rule."""
         self._stray((*args, *kwargs.values()))
         self.inside_layer = True
 
     def _leave(self, call: Call, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """A ruled layer ends. What is no tensor, or has no place among its inputs, no rule can be given."""
+        """A ruled layer ends. Its rule takes tensors by their place alone; other calls are strays."""
         self.inside_layer = False
         with without_torch_function():
             if kwargs:
@@ -151,8 +151,8 @@ class Watch(TorchFunctionMode):
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """A linear layer without a module, if its weight is a trained one."""
         output = F.linear(input, weight, bias)
-        wanted = {"weight": weight, "bias": bias}
-        names = {key: self.names[id(values)] for key, values in wanted.items() if id(values) in self.names}
+        given = {"weight": weight, "bias": bias}
+        names = {key: self.names[id(values)] for key, values in given.items() if id(values) in self.names}
         if "weight" in names and (bias is None or "bias" in names or id(bias) not in self._shared):
             self._stray([input])
             return self.use(Call(names["weight"], _stand_in(*weight.shape), names), (input,), output)
@@ -191,7 +191,7 @@ class Watch(TorchFunctionMode):
         return self.planned is None or self.planned[len(self.steps) - 1 : len(self.steps)] == (step,)
 
     def _expansion(self, func: Any, leaves: list[Any], form: Any, shared: dict[int, Shared]) -> Any:
-        """A shared tensor is repeated: to as many copies as there are records, by its size or as the trial found."""
+        """A shared tensor is repeated: once for each record if its size says so, later on if it was so in the trial."""
         if 0 not in shared:
             return None
         args, kwargs = tree_unflatten(leaves, form)
@@ -211,7 +211,7 @@ class Watch(TorchFunctionMode):
         return beside.expand(shape)
 
     def _still_shared(self, func: Any, leaves: list[Any], form: Any, shared: dict[int, Shared]) -> Any:
-        """An operation on shared tensors alone, once for what the model goes on with and once on all copies."""
+        """An operation on shared tensors alone is done twice: on the tensors, and on all their copies."""
         name = func.__name__
         if (name.endswith("_") and not name.endswith("__")) or name.startswith("__i") or name == "__setitem__":
             return None
@@ -225,8 +225,8 @@ class Watch(TorchFunctionMode):
             filled = leaves.copy()
             for index, copy in zip(shared, copies, strict=True):
                 filled[index] = copy
-            own_args, own_kwargs = tree_unflatten(filled, form)
-            return [values for values in tree_leaves(func(*own_args, **own_kwargs)) if isinstance(values, Tensor)]
+            args, kwargs = tree_unflatten(filled, form)
+            return [values for values in tree_leaves(func(*args, **kwargs)) if isinstance(values, Tensor)]
 
         try:
             copies = vmap(on_one)(*(one.copies for one in shared.values()))

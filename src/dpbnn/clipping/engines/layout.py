@@ -1,8 +1,8 @@
-"""Where a layer's tensors hold the records, and what is done with weights that meet them outside of any layer.
+"""Where a layer's tensors hold the records.
 
-Layers mostly see the records first. Attention with the sequence first, layers on merged dimensions and tables that are
-asked for the same positions in every record do not; a trial on synthetic records finds out, and compares the result
-with an exact loop.
+Mostly in the first dimension; but not in attention with the sequence first, in layers on merged dimensions, and in
+tables that are asked for the same positions in every record. A trial on synthetic records finds out
+(`dpbnn.clipping.check.coverage`).
 """
 
 from collections.abc import Mapping
@@ -48,11 +48,11 @@ NOWHERE = Layout(None)
 
 @dataclass(frozen=True)
 class Treatment:
-    """What a trial found: layouts by the name of the layer (or weight), records first where none is given.
+    """How book-keeping treats a model: layouts by the name of the layer (or weight), records first where there is none.
 
-    `steps` are the operations on tensors that hold no records, in order; None while they are being found out.
-    `channels_last` lays the weights of images' convolutions out so that what they give has its channels last, which on
-    a CPU makes pooling several times faster.
+    `steps` are the operations on tensors that hold no records, in order; None in the trial that finds them.
+    `channels_last` lays out the weights of convolutions so that their outputs have the channels last, which makes
+    pooling on a CPU several times faster.
     """
 
     layouts: Mapping[str, Layout] = field(default_factory=dict)

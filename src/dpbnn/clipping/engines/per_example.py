@@ -1,7 +1,7 @@
 """Per-record gradients of any model: all records at once with vmap, or an exact loop, one record at a time.
 
-Slower than book-keeping, and right for whatever treats the first dimension as records: bare parameters,
-attention modules, recurrent networks. Every record passes through the model alone, so records cannot mix.
+Slower than book-keeping, and right for all models that treat the first dimension as records. Every record passes
+through the model alone, so records cannot mix.
 """
 
 import torch

@@ -1,7 +1,7 @@
-"""Operations that can put rows into an order which the values decide: sorting by length, packing by a mask.
+"""Operations that can reorder rows by their values: sorting by length, packing by a mask.
 
-A layer behind them sees records in another order than the layers before. Synthetic records may not show it, so that a
-model with such operations is not left to book-keeping, whose rows belong to records by their place.
+A layer behind them sees the records in another order than the layers before, which synthetic records may not show. In
+book-keeping a row belongs to a record by its place, so models with these operations are left to other engines.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
-"""A linear layer on many positions: its norms are taken at once, its sum later, and little is kept in between.
+"""A linear layer on many positions: its norms are taken at once, its sum once the clip factors are known.
 
-Every layer's input and output gradient wait until the clip factors are known. They wait as they came: not widened to
-float32, and not as per-record gradients where those are larger. The norms come from per-record gradients that are
-written out a few records at a time, or from Gram matrices, whichever costs less.
+Until then it keeps the layer's input and output gradient as they came, not widened to float32 nor multiplied out. The
+norms come from per-record gradients that are written out a few records at a time, or from Gram matrices, whichever
+costs less.
 """
 
 from dataclasses import dataclass, replace
@@ -24,17 +24,17 @@ from dpbnn.clipping.objective import wide
 __all__ = ["Deferred", "made"]
 
 AT_A_TIME, AT_A_TIME_ON_CUDA = 2**20, 2**25
-"""How many numbers of per-record gradients there are at a time: what a CPU's cache holds, and what keeps a GPU busy."""
+"""Numbers of per-record gradients that are written out at a time: a CPU's cache holds them; they keep a GPU busy."""
 
 MOST_ON_CUDA = 2**32
-"""Bytes for one layer that a GPU is given."""
+"""Bytes up to which a layer's gradients are written out on a GPU."""
 SMALL = 2**22
-"""Bytes for one layer that are not worth saving."""
+"""Bytes of one layer that are not worth saving."""
 LONGEST_FLOAT32_PRODUCT = 100
-"""Positions that may be added up in float32 when a norm is measured; the sum itself is taken in float64."""
+"""Positions that may be added up in float32 to measure a norm; the sum itself is taken in float64."""
 PRODUCT_SHARE = 3.2e-4
-"""How much of the clip norm rounding of these may use up: T positions are off by T 2^-24 of their norms added up. So a
-record whose terms cancel counts at least as ``T 2^-24 / PRODUCT_SHARE`` of these."""
+"""The share of the clip norm that rounding of these products may use up. T positions are off by T 2^-24 of their norms
+added up, so a record whose terms cancel counts as ``T 2^-24 / PRODUCT_SHARE`` of these at least."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Deferred(PerRecordGradient):
 
     @staticmethod
     def keeps_less(inputs: Tensor, output_gradients: Tensor, shape: torch.Size) -> bool:
-        """Whether this takes less memory than what a rule would keep, by enough to be worth a second product."""
+        """Whether this saves so much memory, compared with the rule, that a second product is worth it."""
         if output_gradients.dim() == 2:
             return False
         positions = output_gradients[0, ..., 0].numel()
@@ -72,7 +72,7 @@ class Deferred(PerRecordGradient):
         return is_written_out and written_out > max(kept, SMALL)
 
     def made(self) -> Outer:
-        """In float32 or wider, all at once."""
+        """The products, in float32 or wider."""
         outer = Outer(wide(self.inputs), wide(self.output_gradients), self.shape)
         return outer.finite() if self.must_be_finite else outer
 
@@ -94,14 +94,14 @@ class Deferred(PerRecordGradient):
 
 
 def _squares(outer: Outer) -> Tensor:
-    """Norms from what is written out in float32, or from Gram matrices; never less than what rounding could leave."""
+    """Norms of gradients that are written out, or from Gram matrices; never less than rounding could leave."""
     if not Outer.is_cheaper_written_out(
         outer.inputs.shape[2], outer.shape[1], outer.shape[0], len(outer.inputs), outer.inputs.device
     ):
         return outer.squared_norms()
     a, g = (norms.clamp_min(SMALLEST_NORM) for norms in outer.norms)
     terms = (a * g).sum(dim=(1, 2))
-    # Both what is measured here and what is summed later are rounded per term.
+    # The norm here and the sum later are both rounded per term.
     least, positions = 2 * least_of_terms(outer.inputs.dtype), outer.inputs.shape[2]
     if positions > LONGEST_FLOAT32_PRODUCT:
         outer = Outer(outer.inputs.double(), outer.output_gradients.double(), outer.shape)
@@ -111,5 +111,5 @@ def _squares(outer: Outer) -> Tensor:
 
 
 def made(values: PerRecordGradient) -> PerRecordGradient:
-    """What a deferred gradient stands for; any other as it is."""
+    """The products that a deferred gradient stands for; any other gradient as it is."""
     return values.made() if isinstance(values, Deferred) else values

@@ -39,15 +39,15 @@ __all__ = [
 ]
 
 ROUNDING_SHARE = 5e-5
-"""How much of the clip norm the rounding of a product over many positions may use up."""
+"""The share of the clip norm that rounding of a product over many positions may use up."""
 LONGEST_FLOAT32_SUM = 4096
 FLOAT64_NUMBERS = 2**23
-"""How many float64 numbers Gram matrices may take at a time, their factors included: 64 MB."""
+"""The most float64 numbers of Gram matrices and their factors at a time: 64 MB."""
 FEW_ON_CUDA = 2**23
-"""Numbers that a GPU writes in less time than it takes to launch what a Gram matrix needs."""
+"""A GPU writes so many numbers in less time than the launches for a Gram matrix take."""
 SMALLEST_NORM = 1e-8
-"""Factors of a product count at least this much: a smaller one could hide another that is huge, and its own clipped
-numbers, if they are too small for float32, would be rounded by more than the room for it."""
+"""The norms of a product's factors count at least this much: a smaller one could hide a factor that is huge, and
+clipped numbers that are too small for float32 would be rounded by more than the room for rounding."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class PerRecordGradient(ABC):
 
 @dataclass(frozen=True)
 class Dense(PerRecordGradient):
-    """One gradient per record, written out; `norms` holds their norms in float64 where they are known already."""
+    """One gradient per record, written out; `norms` in float64, where they are known already."""
 
     values: Tensor
     norms: Tensor | None = None
@@ -199,7 +199,7 @@ class Outer(PerRecordGradient):
         return self if summation.is_one_launch(self.inputs, self.output_gradients) else self.cleaned()
 
     def cleaned(self) -> "Outer":
-        """The same as `finite`, also where this class' own sum would leave the records out by itself."""
+        """As `finite`, also where `weighted_sum` leaves out records with the factor zero by itself."""
         is_skipped = fused.is_used_for(self.output_gradients)
         gradients = self.output_gradients if is_skipped else _finite(self.output_gradients)
         is_wide = summation.is_done_in_float64(self.inputs) and 0 < self.inputs.numel() < FLOAT64_NUMBERS
@@ -315,14 +315,14 @@ def row_norms(values: Tensor) -> Tensor:
 
 @cache
 def _gram_operations_per_number(device: torch.device) -> int:
-    """How many multiplications in float64 take the time in which one float32 number is written, and read twice."""
+    """How many float64 multiplications take as long as one float32 number that is written, and read twice."""
     return 64 if summation.multiplies_fast_in_float64(device) else 1
 
 
 def least_of_terms(dtype: torch.dtype) -> float:
-    """What a record whose terms cancel counts at least, as a share of their norms added up: what rounding could leave.
+    """The least that a record counts whose terms cancel, as a share of their norms added up: rounding could leave it.
 
-    Never less than in float32: what is float64 already has no wider type to be measured and summed in.
+    Never less than in float32: for float64 there is no wider type to measure and to sum in.
     """
     return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps) / ROUNDING_SHARE
 

@@ -1,4 +1,4 @@
-"""A table that is looked up and multiplied with: the token table of a language model that is also its output layer.
+"""A table that is looked up and multiplied with: tied weights, as of a language model's tokens and output layer.
 
     gradient of record i:  O_i + R_i,   O_i = sum_t g_it a_it'  (the product),   R_i  rows v_ik with values r_ik
 
