@@ -1,4 +1,4 @@
-"""Values without noise, for whoever develops on data that is not private: they void the guarantee."""
+"""Values without noise, to develop on data that is not private: they void the guarantee."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ __all__ = ["Diagnostics"]
 
 @dataclass
 class Diagnostics:
-    """Nothing, unless it is wanted; then batch size, mean gradient norm and share of clipped records of each step."""
+    """If enabled, the batch size, the sum of the gradient norms and the number of clipped records of each step."""
 
-    wanted: bool
+    enabled: bool
     entries: list[dict[str, float]] = field(default_factory=list)
 
     def observer(self, step: int) -> Callable[[Tensor, float], None] | None:
-        """What the clipping engine calls with the norms of a part of the batch and the clip norm."""
-        if not self.wanted:
+        """A function that `clip_and_sum` calls with the norms of a part of the batch and the clip norm."""
+        if not self.enabled:
             return None
         self.entries.append({"step": step, "records": 0, "norms": 0.0, "clipped": 0})
         entry = self.entries[-1]

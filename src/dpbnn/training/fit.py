@@ -53,14 +53,14 @@ def fit(
         method: how released gradients become a posterior, such as ``SGD(learning_rate=0.25)``.
         plan: what will be charged, and with it sampling, clipping and noise.
         likelihood: gives each record's loss from the model's output.
-        seed: for the method's own draws; it never reaches sampling, masks or noise.
-        device: where to train; the model's own by default.
+        seed: for the method's draws; it never reaches sampling, masks or noise.
+        device: where to train; the model's by default.
         execution: speed and memory.
         checkpoint: a folder; an interrupted run that is started again with it continues. It is as secret as the data,
             must lie outside of anything published, must not be copied, and is removed at the end. One process at a time
             works on it. Where a run goes on with another device, precision, number of threads or version, it draws its
             noise afresh, and steps since the last state are charged again.
-        keep_checkpoint: leave that to the caller: until it is removed, the same call gives the same release again.
+        keep_checkpoint: leave its removal to the caller: until then, the same call gives the same release again.
         take_over: continue also a checkpoint of another host, whose worker is gone or must stop: if it still runs, it
             stops before its next release. Has no effect on a checkpoint of this host.
         progress: whether to show a progress bar, if there is a terminal.
@@ -79,14 +79,14 @@ def fit(
     with opened(checkpoint, take_over) as folder:
         how = device, execution, unsafe_diagnostics, unsafe_seed
         run = prepared(model, X, y, method, plan, likelihood, seed, *how, must_try=True)
-        measure = PublicMeasure.on(run.work.checked, public_data, plan.steps)
+        measure = None if public_data is None else PublicMeasure.on(run.work.checked, public_data, plan.steps)
         run = run.linted(X, y, public_data)
 
         with reserved(run.prepared.folder, is_resumed=folder is not None and folder.is_begun):
             ledger = Ledger.open(run.work.plan, is_void=bool(run.work.voided_by))
             position = run.begin(ledger, folder)
             train([position], folder, measure, progress)
-            release = run.draft(position, measure.history).release()
+            release = run.draft(position, () if measure is None else measure.history).release()
         if keep_checkpoint:
             position.save(folder)
         elif folder is not None:

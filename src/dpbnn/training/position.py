@@ -51,11 +51,11 @@ class Position:
 
     def save(self, folder: Checkpoint | None) -> None:
         """Write down where the run stands: until the folder is removed, the same call goes on from there."""
-        if folder is not None:
-            work = self.work
-            state = {"seed": work.seed, "method": state_dict(self.state), "how": self.how}
-            secret = work.randomness.key, work.randomness.source
-            folder.write(Saved(*secret, self.step, state, self.digests, self.environment))
+        if folder is None:
+            return
+        randomness = self.work.randomness
+        state = {"seed": self.work.seed, "method": state_dict(self.state), "how": self.how}
+        folder.write(Saved(randomness.key, randomness.source, self.step, state, self.digests, self.environment))
 
     def draw_afresh(self, folder: Checkpoint) -> None:
         """Go on with a fresh key: what was charged stays charged."""

@@ -25,7 +25,7 @@ NOISE_TOLERANCE = 1e-6
 
 
 def refuse_several_processes() -> None:
-    """Refuse to spend where torchrun, or a process group, has others do the same: nobody adds their releases up."""
+    """Refuse to spend in one of several processes, of torchrun or a process group: no ledger has all their releases."""
     started = os.environ.get("WORLD_SIZE", "")
     size = int(started) if started.isdecimal() else 1
     if distributed.is_available() and distributed.is_initialized():

@@ -22,21 +22,18 @@ DRAWS = 10
 
 @dataclass
 class PublicMeasure:
-    """Accuracy, or root mean squared error, some twenty times over the run; nothing where there is no public data."""
+    """Accuracy, or root mean squared error, some twenty times over the run."""
 
     checked: CheckedModel
-    x: Tensor | None
-    y: Tensor | None
+    x: Tensor
+    y: Tensor
     every: int
     history: list[dict[str, float]] = field(default_factory=list)
     measurements: Measurements = field(default_factory=Measurements)
 
     @staticmethod
-    def on(checked: CheckedModel, public_data: tuple[Any, Any] | None, steps: int) -> "PublicMeasure":
+    def on(checked: CheckedModel, public_data: tuple[Any, Any], steps: int) -> "PublicMeasure":
         """Check the public data as the private data is checked."""
-        every = max(1, steps // TIMES)
-        if public_data is None:
-            return PublicMeasure(checked, None, None, every)
         if not isinstance(public_data, tuple) or len(public_data) != 2:
             raise DpbnnError(f"public_data must be a pair (X, y), got {type(public_data).__name__}.")
         weight = next(checked.objective.model.parameters())
@@ -44,14 +41,14 @@ class PublicMeasure:
         if not isinstance(records, InMemoryRecords):
             raise DpbnnError("public_data must be a pair of tensors or arrays, got a Dataset.")
         checked.objective.likelihood.check_values(records.y, checked.num_outputs)
-        return PublicMeasure(checked, records.x.to(weight.device), records.y.cpu(), every)  # predictions are there
+        x, y = records.x.to(weight.device), records.y.cpu()  # where predictions are
+        return PublicMeasure(checked, x, y, max(1, steps // TIMES))
 
     def after(self, steps_done: int, posterior: Callable[[], Posterior]) -> str:
         """The last measure as text; a new one if it is time."""
-        if self.x is not None and self.y is not None and (steps_done % self.every == 0):
-            prediction = predict(
-                self.checked.objective, posterior(), self.x, DRAWS, seed=0, measurements=self.measurements
-            )
+        if steps_done % self.every == 0:
+            objective = self.checked.objective
+            prediction = predict(objective, posterior(), self.x, DRAWS, seed=0, measurements=self.measurements)
             if isinstance(prediction, ClassPrediction):
                 value = {"public_accuracy": float((prediction.labels == self.y.reshape(-1)).double().mean())}
             else:

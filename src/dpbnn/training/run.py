@@ -95,12 +95,12 @@ class Run:
         work = self.work
         objective, seed = work.checked.objective, 0 if work.randomness.is_seeded_by_user else None
         subject = lint.Subject(work.plan, work.checked.model, objective.likelihood, work.method, x, y, public_data)
-        found = lint.inspect(replace(subject, unsafe_seed=seed, unsafe_diagnostics=work.diagnostics.wanted))
-        lint.refuse(found, "evaluation-on-training-data")
-        for finding in found:
+        findings = lint.inspect(replace(subject, unsafe_seed=seed, unsafe_diagnostics=work.diagnostics.enabled))
+        lint.refuse(findings, "evaluation-on-training-data")
+        for finding in findings:
             if finding.severity == "weak":
                 warn(str(finding))
-        return replace(self, findings=tuple(found))
+        return replace(self, findings=tuple(findings))
 
     def begin(self, ledger: Ledger | None = None, folder: Checkpoint | None = None) -> Position:
         """The first step, or where an interrupted run was; without a ledger that was opened it cannot be released."""

@@ -28,7 +28,7 @@ def digests_of(work: Work) -> dict[str, bytes]:
         "the plan": work.plan.to_json(),
         "the method": repr(work.method),
         "the likelihood": repr(work.checked.objective.likelihood),
-        "unsafe_diagnostics": repr(work.diagnostics.wanted),
+        "unsafe_diagnostics": repr(work.diagnostics.enabled),
         "the noise source": work.noise.source,
     }
     digests = {name: hashlib.blake2b(text.encode(), key=key).digest() for name, text in settings.items()}

@@ -10,7 +10,8 @@ import platform
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,30 +43,32 @@ def current_environment(device: torch.device, execution: Execution, engine: str,
     It is taken once, when a run begins or goes on, and never inside of a step, which sets flags of its own.
     """
     chosen = {name: repr(value) for name, value in asdict(execution).items() if name not in IS_FREE}
-    own = {"host": claim.host(), "device": str(device), "engine": engine, "records": records}
-    return chosen | own | _versions() | _hardware(device) | _flags(device)
+    run = {"host": claim.host(), "device": str(device), "engine": engine, "records": records}
+    return chosen | run | _versions() | _hardware(device) | _flags(device)
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": sys.version, "torch": str(torch.__version__), "numpy": np.__version__}
-    found |= {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
-    try:
-        found["triton"] = version("triton")
-    except PackageNotFoundError:
-        found["triton"] = ""
-    return found | {"dpbnn": _version.__version__}
+    return {
+        "python": sys.version,
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "cuda": str(torch.version.cuda),
+        "cudnn": str(torch.backends.cudnn.version()),
+        "triton": version("triton") if find_spec("triton") else "",
+        "dpbnn": _version.__version__,
+    }
 
 
 def _hardware(device: torch.device) -> dict[str, str]:
-    found = {
+    hardware = {
         "processor": f"{platform.machine()} {platform.processor()} {_first_processor()}",
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": str(torch.get_num_threads()),
     }
     if device.type == "cuda":
         of_device = torch.cuda.get_device_properties(device)
-        found["gpu"] = f"{of_device.name} {of_device.major}.{of_device.minor} {of_device.multi_processor_count}"
-    return found
+        hardware["gpu"] = f"{of_device.name} {of_device.major}.{of_device.minor} {of_device.multi_processor_count}"
+    return hardware
 
 
 def _first_processor() -> str:
@@ -105,8 +108,8 @@ def _flags(device: torch.device) -> dict[str, str]:
         "autocast": lambda: (torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)),
         "flushes denormals": lambda: float(torch.tensor(1e-40) * 1.0) == 0.0,
     }
-    found = {name: _shown(read) for name, read in readings.items()}
-    return found | {name: os.environ.get(name, "") for name in VARIABLES}
+    flags = {name: _shown(read) for name, read in readings.items()}
+    return flags | {name: os.environ.get(name, "") for name in VARIABLES}
 
 
 def _named(backend: Any) -> str:

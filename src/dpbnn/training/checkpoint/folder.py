@@ -58,14 +58,16 @@ class Checkpoint:
             self.is_taken_over = claim.take(take_over, is_begun=values is not None)
             if (values is not None) != self._state.exists():
                 raise DpbnnError(f"{self.path} is worked on by another process or thread; wait until it ends.")
-            self._clear_away()
+            for file in self.path.iterdir():
+                if file.name not in FILES:  # left in the middle of writing, also by a paused former owner: has a key
+                    file.unlink(missing_ok=True)
             if values is None:
                 self._begin()
             else:
                 self._resume(values)
 
     def resumed(self) -> Saved | None:
-        """The run that was interrupted, or None; it is handed out once, since it may be large."""
+        """The run that was interrupted, or None; it is given once and then let go, since it may be large."""
         saved, self._saved = self._saved, None
         return saved
 
@@ -74,9 +76,9 @@ class Checkpoint:
         age = time.monotonic() - self._written
         return age > seconds and (seconds == 0 or age > 20 * self._cost)
 
-    def check(self, saved: Saved, found: Mapping[str, bytes]) -> None:
+    def check(self, saved: Saved, digests: Mapping[str, bytes]) -> None:
         """Refuse to continue with anything that has changed."""
-        changed = [name for name, digest in found.items() if saved.digests.get(name) != digest]
+        changed = [name for name, digest in digests.items() if saved.digests.get(name) != digest]
         if changed:
             raise DpbnnError(
                 f"checkpoint {self.path} belongs to another run: {' and '.join(changed)} changed. Run again with what "
@@ -120,7 +122,7 @@ class Checkpoint:
     def remove(self) -> None:
         """The run is over: nothing secret stays behind.
 
-        The state goes first, with the key. Were it to outlast the journal, or the lock, somebody could go on from it.
+        The state goes first, with the key. If it outlasted the journal or the lock, another worker could go on from it.
         """
         with explained(self.path):
             self._claim.check()
@@ -182,12 +184,6 @@ class Checkpoint:
 
     def _charge(self, line: Line) -> ChargedStep:
         return line.step, line.mark if line.key == self._key else None
-
-    def _clear_away(self) -> None:
-        """What was not written to its end, also by a former owner that is paused: it would hold a key."""
-        for file in self.path.iterdir():
-            if file.name not in FILES:
-                file.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -99,14 +99,14 @@ class Journal:
         return self._lines(content)
 
     def _lines(self, content: bytes) -> list[Line]:
-        found = []
+        lines = []
         for start in range(0, len(content), LINE_BYTES):
             packed, check = content[start : start + LINE.size], content[start + LINE.size : start + LINE_BYTES]
             if check != _check(packed, self.run):
                 self._refuse("was changed")
-            found.append(Line(*LINE.unpack(packed)))
+            lines.append(Line(*LINE.unpack(packed)))
         self._take(content)
-        return found
+        return lines
 
     def _take(self, content: bytes) -> None:
         self.length += len(content)

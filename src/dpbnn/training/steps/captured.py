@@ -54,7 +54,7 @@ def why_not_captured(work: Work, state: Any, step: int) -> str | None:
     """Why graphs cannot be used; None if they can, "" if they were not requested."""
     if work.device.type != "cuda" or not work.execution.graphs:
         return ""
-    if work.diagnostics.wanted:
+    if work.diagnostics.enabled:
         return "unsafe_diagnostics looks at every step"
     if work.method.begin_step(state, step) is None:
         return f"{type(work.method).__name__} has no phase: it, or its optimizer, counts on the host"

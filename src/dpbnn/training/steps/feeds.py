@@ -1,7 +1,7 @@
 """Poisson batches in parts of a fixed size, as captured steps need them: a part that is not full is padded.
 
-A batch may have any size, also none. It is handed out in as many parts as it takes, at least one; nearly always one is
-enough. Padding is marked as absent and contributes exactly zero.
+A batch may have any size, zero included. It is handed out in as many parts as it takes; nearly always one is enough.
+Padding is marked as absent and contributes exactly zero.
 """
 
 import math
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 
 import numpy as np
 import torch
@@ -83,7 +84,7 @@ class Sizes:
 
 
 def largest_part(written_out: int, num_records: int, sampling_rate: float) -> int | None:
-    """What a part may have at most, where nobody says: a large model takes a batch in several."""
+    """The largest part where the user sets no size: a large model takes a batch in several, others have no limit."""
     if written_out <= LARGE:
         return None
     expected = num_records * sampling_rate
@@ -165,23 +166,22 @@ class ResidentFeed:
         steps, starts, sizes = np.array(places).T
         filled = np.clip(counts[:, steps] - starts, 0, sizes)
         rows = np.full((len(drawn), len(places), self._sizes.largest), self._num_records)
-        rows[np.arange(self._sizes.largest) < filled[..., None]] = np.concatenate([own for own, _ in drawn])
+        rows[np.arange(self._sizes.largest) < filled[..., None]] = np.concatenate([batches for batches, _ in drawn])
         return parts, rows.swapaxes(0, 1)
 
 
 class _Outgoing:
-    """Memory that a device reads by itself: two of a kind, so that one can be written while the other is read."""
+    """Memory that a device reads by itself: two places, so that one can be written while the other is read."""
 
     def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
-        self._places = [torch.empty(shape, dtype=torch.int64, pin_memory=device.type == "cuda") for _ in range(2)]
-        self._sent = [torch.cuda.Event() if device.type == "cuda" else None for _ in range(2)]
+        is_cuda = device.type == "cuda"
+        places = [torch.empty(shape, dtype=torch.int64, pin_memory=is_cuda) for _ in range(2)]
+        self._places = cycle([(place, torch.cuda.Event() if is_cuda else None) for place in places])
 
     @contextmanager
     def to(self, there: Tensor) -> Iterator[Rows]:
         """What is written here goes there."""
-        self._places.reverse()
-        self._sent.reverse()
-        (here, _), (sent, _) = self._places, self._sent
+        here, sent = next(self._places)
         if sent is not None:
             sent.synchronize()
         yield here.numpy()

@@ -81,7 +81,7 @@ class Work:
         """Why there is no guarantee, if there is none."""
         reasons = {
             "sampling and noise were seeded by the user (unsafe_seed)": self.randomness.is_seeded_by_user,
-            "values without noise were kept (unsafe_diagnostics)": self.diagnostics.wanted,
+            "values without noise were kept (unsafe_diagnostics)": self.diagnostics.enabled,
         }
         return tuple(reason for reason, holds in reasons.items() if holds)
 
