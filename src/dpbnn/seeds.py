@@ -1,4 +1,4 @@
-"""Random numbers that hide nothing: a method's and a posterior's own draws, repeatable from the user's seed.
+"""Random numbers that hide nothing: the draws of methods and posteriors, repeatable from the user's seed.
 
 Noise, sampling and masks are secret and never come from here (`dpbnn.privacy.noise.randomness`).
 

@@ -168,7 +168,7 @@ class PrivacyGuarantee:
     def from_json(cls, text: str) -> Self:
         """The guarantee that `to_json` wrote, if its figures are those of its plan.
 
-        The text is not signed: whoever can change it can also change the plan, or take out what voids it.
+        The text is not signed: a person who can change it can also change the plan, or remove what voids it.
         """
         names = [field.name for field in fields(cls)]
         values = json_values.load("PrivacyGuarantee", text, {_JSON_VERSION: ["holds", *names]})
@@ -210,8 +210,8 @@ def _origins(plan: PrivacyPlan, accountant: str | None, adjacency: str) -> list[
     for neighbours in dict.fromkeys((adjacency, "replace_one")):
         name = plan.account(accountant, adjacency=neighbours).accountant
         if module := foreign_module(name):
-            own = (known for known in bounds() if not foreign_module(known))
-            figures = ((known.upper(), rounded_up(plan.epsilon(known, adjacency=neighbours))) for known in own)
+            native = (known for known in bounds() if not foreign_module(known))
+            figures = ((known.upper(), rounded_up(plan.epsilon(known, adjacency=neighbours))) for known in native)
             assumed.append(
                 f"the accountant {name!r} of the module {module}, which is not part of dpbnn and which dpbnn has not "
                 f"checked, gives a valid upper bound for adjacency {neighbours!r}, where "

@@ -63,6 +63,11 @@ class Losses(ABC):
     def composed_points(self, interval: float, steps: int) -> float:
         """About how many grid points dp-accounting keeps after `steps` compositions."""
 
+    def evaluations(self, interval: float) -> float:
+        """The cost of the loss on a grid."""
+        low, high = self.loss_range()
+        return self.components * ((high - low) / interval + 2)
+
     def grid(self, interval: float) -> tuple[int, int]:
         """The first and last multiple of `interval` on which the loss is put."""
         low, high = self.loss_range()

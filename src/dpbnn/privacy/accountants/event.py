@@ -1,8 +1,8 @@
 """A run as a dp-accounting event: the form in which experts exchange what was released.
 
 Composed( SelfComposed( PoissonSampled(q, Gaussian(s)), T ), ... ), with a mixture of Gaussians where a person has
-several records. For a release of which only a pure epsilon is known dp-accounting has no event: an unsupported one
-stands for it, which every accountant refuses, and never one that could be cheaper.
+several records. Dp-accounting has no event for a release that is known by a pure epsilon alone: an unsupported event,
+which every accountant refuses, stands for it, and never one that could be cheaper.
 """
 
 from dp_accounting import (

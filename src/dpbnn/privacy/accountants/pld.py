@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import reduce
 
 import numpy as np
-from dp_accounting.pld.pld_pmf import DensePLDPmf, compose_pmfs
+from dp_accounting.pld.pld_pmf import compose_pmfs
 
 from dpbnn.privacy.accountants.charge import Accounting, Charge
 from dpbnn.privacy.accountants.dominating_pair import Losses, PureLoss, pairs_for_step
@@ -87,17 +87,14 @@ def _refine(charge: Charge, finest: float = 0.0) -> Accounting:
             break
     if best == math.inf:
         return _no_answer("none is finite on a grid of affordable size")
-    return Accounting(best, "pld", _remark(charge))
+    is_exact = charge.adjacency != "replace_one" or _replaces_exactly(charge)
+    return Accounting(
+        best, "pld", "" if is_exact else "replacing a person is charged as removing one and adding another"
+    )
 
 
 def _no_answer(reason: str) -> Accounting:
     return Accounting(math.inf, "pld", f"no PLD figure, since {reason}")
-
-
-def _remark(charge: Charge) -> str:
-    if charge.adjacency == "replace_one" and not _replaces_exactly(charge):
-        return "replacing a person is charged as removing one and adding another"
-    return ""
 
 
 def _replaces_exactly(charge: Charge) -> bool:
@@ -110,27 +107,23 @@ def _rounding_of_delta(charge: Charge) -> float:
 
 def _directions(charge: Charge) -> list[list[Step]]:
     """The steps to be composed, once for each direction in which a person can move the output."""
-    exactly = _replaces_exactly(charge)
-    changed = charge.records_changed if exactly else charge.records_per_person
+    rate, limit, is_exact = charge.sampling_rate, charge.records_per_person, _replaces_exactly(charge)
+    changed, adjacency = (charge.records_changed, charge.adjacency) if is_exact else (limit, "add_or_remove")
     counts = Counter(charge.pure_epsilons)
     pure: list[Step] = [(PureLoss(changed * epsilon), count) for epsilon, count in counts.items()]
-    if charge.sampling_rate == 1:
+    if rate == 1:
         return [[(pairs_for_step(1.0, charge.full_batch_noise, 1, "add_or_remove")[0], 1), *pure]]
-    adjacency = charge.adjacency if exactly else "add_or_remove"
-    levels = [
-        [(pair, steps) for pair in pairs_for_step(charge.sampling_rate, noise, charge.records_per_person, adjacency)]
+    levels = (
+        [(pair, steps) for pair in pairs_for_step(rate, noise, limit, adjacency)]
         for noise, steps in charge.noise_levels
-    ]
+    )
     return [[*direction, *pure] for direction in zip(*levels, strict=True)]
 
 
 def _is_affordable(directions: list[list[Step]], interval: float) -> bool:
     """Whether a grid keeps within the limits; NaN and infinity do not."""
-    evaluations = 0.0
-    for pair, _ in (step for direction in directions for step in direction):
-        low, high = pair.loss_range()
-        evaluations += pair.components * ((high - low) / interval + 2)
-    if not evaluations <= _MOST_LOSS_EVALUATIONS:
+    pairs = [pair for direction in directions for pair, _ in direction]
+    if not sum(pair.evaluations(interval) for pair in pairs) <= _MOST_LOSS_EVALUATIONS:
         return False
     return all(
         sum(steps * pair.mass_by_rounding(interval) for pair, steps in direction) <= _MOST_MASS_BY_ROUNDING
@@ -144,7 +137,9 @@ def _epsilon(charge: Charge, directions: list[list[Step]], interval: float) -> f
     rounding = _rounding_of_delta(charge)
 
     def profile(direction: list[Step]) -> Callable[[float], float]:
-        losses = _compose(direction, interval)
+        once = ((pair.loss_distribution(interval), count) for pair, count in direction)
+        levels = (losses if count == 1 else losses.self_compose(count) for losses, count in once)
+        losses = reduce(lambda first, second: compose_pmfs(first, second, 1e-15), levels)
         return lambda delta: float(losses.get_epsilon_for_delta(delta - rounding)) if delta > rounding else math.inf
 
     profiles = [profile(direction) for direction in directions]
@@ -171,9 +166,3 @@ def _epsilon_of_two_changes(
         return removing + epsilon_of_adding((1 - share) * delta * math.exp(-removing))
 
     return min(with_share(share) for share in _SHARES_OF_DELTA)
-
-
-def _compose(steps: list[Step], interval: float) -> DensePLDPmf:
-    once = ((pair.loss_distribution(interval), count) for pair, count in steps)
-    levels = (losses if count == 1 else losses.self_compose(count) for losses, count in once)
-    return reduce(lambda first, second: compose_pmfs(first, second, 1e-15), levels)

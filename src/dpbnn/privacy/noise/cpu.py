@@ -2,8 +2,8 @@
 
 Every group of numbers has a generator of its own, so that it does not matter which thread draws it.
 
-The threads are those of torch's OpenMP library: they wait for torch's next operation in a busy loop, and threads of
-our own would not get a core. Where there is no such library to be called, the calling thread does it all.
+The threads are those of torch's OpenMP library: they wait for torch's next operation in a busy loop, and further
+threads would not get a core. Without that library the calling thread does everything.
 """
 
 import ctypes
@@ -64,7 +64,7 @@ def _add_to_group(pieces: list[Tensor], scale: float, generator: np.random.Gener
     if pieces[0].dtype == torch.float64:
         noise = scale * generator.standard_normal(count)
     else:
-        # Unlike the bit generator's own method, this one lets other threads work.
+        # Unlike the bit generator's random_raw, integers lets other threads work.
         bits = generator.integers(0, 2**64 - 1, (count + 1) // 2, dtype=np.uint64, endpoint=True)
         noise = normals.from_bits(bits, generator, scale)[:count]
     for piece, end in zip(pieces, ends, strict=True):

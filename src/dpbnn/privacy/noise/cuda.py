@@ -2,7 +2,7 @@
 
     (a + b) / sqrt(2),  (a - b) / sqrt(2)
 
-are independent standard normals if a and b are. Torch's own in float64 are made of 53 bits and end at 8.6 standard
+are independent standard normals if a and b are. Torch's normals in float64 are made of 53 bits and end at 8.6 standard
 deviations; the turned ones are as fine, and end at 12. They are rounded to the type that they are added to.
 """
 

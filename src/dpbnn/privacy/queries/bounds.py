@@ -32,7 +32,7 @@ __all__ = ["Bounds", "Purchase", "purchase", "pure_epsilon_within", "quantile"]
 SMALLEST, LARGEST, RATIO = 1e-6, 1e9, 1.02
 """Candidates: 0 and +-SMALLEST * RATIO^k up to LARGEST."""
 FOR_ALL_COLUMNS = 8.0
-"""The least product of rows, a quantile's epsilon and the share below it with which quartiles are near the true ones."""
+"""The least product of rows, a quantile's epsilon and the share below it that brings quartiles near the true ones."""
 FOR_ONE_BOUND = 5.0
 """The least product of rows and all of epsilon with which one bound for everything is not mostly chance."""
 QUARTILES = {"lower": 0.25, "upper": 0.75}
