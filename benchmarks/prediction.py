@@ -4,7 +4,7 @@
 
 Plain passes run one network on all rows at once, as often as there are draws, with masks where the posterior has them.
 On a GPU 100 draws for 10,000 images are timed as well, in the default precision and with ``precision="tf32"`` and
-``"bfloat16"``. On networks as small as the last one, the doubt of each draw costs as much as its pass.
+``"bfloat16"``. On networks as small as the last one, the entropy of each draw costs as much as its pass.
 """
 
 from collections.abc import Callable

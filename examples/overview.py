@@ -1,7 +1,7 @@
 """The picture at the top of the README: `python examples/overview.py docs/images/overview.png`.
 
-A private network reads handwritten digits that it has not seen. Above, three of them, with what it answers and how sure
-it is. Below, what that is worth: if it may abstain where it is least sure, more of its answers are right.
+A private network reads handwritten digits that it has not seen. Above are three of them, with its answer and how sure it
+is. Below is the use of that: the more it may abstain where it is least sure, the more of its answers are right.
 """
 
 import sys
@@ -42,13 +42,13 @@ def show_digit(picture, bars, digit, probabilities, truth):
     picture.set_axis_off()
     answer = int(probabilities.argmax())
     bars.bar(range(10), probabilities, color=[BLUE if label == truth else RED for label in range(10)])
-    verdict = "right" if answer == truth else f"it is {truth}"
-    bars.set_title(f"“{answer}”, {probabilities[answer]:.0%} sure: {verdict}", fontsize=9)
+    outcome = "right" if answer == truth else f"it is {truth}"
+    bars.set_title(f"“{answer}”, {probabilities[answer]:.0%} sure: {outcome}", fontsize=9)
     bars.set_xticks(range(10))
     bars.set_yticks([])
     bars.tick_params(labelsize=7, length=0)
     bars.set_ylim(0, 1.05)
-    bars.set_xlabel("probability of each digit", fontsize=8)
+    bars.set_xlabel("probability (blue: true)", fontsize=8)
     bars.spines[["top", "right", "left"]].set_visible(False)
 
 
@@ -59,8 +59,8 @@ def show_abstention(axes, is_right, uncertainty):
     accuracy = [ordered[: int(share * len(ordered))].mean() for share in shares]
     axes.plot(shares, accuracy, color=BLUE, linewidth=2)
     axes.axhline(accuracy[-1], color=GREY, linewidth=1, linestyle="--")
-    axes.annotate("it answers all", (0.21, accuracy[-1]), (0, 4), textcoords="offset points", color=GREY, fontsize=9)
-    axes.set_xlabel("share of new digits that it answers, where it is surest")
+    axes.annotate("accuracy if it answers all", (0.21, accuracy[-1]), (0, 4), textcoords="offset points", color=GREY, fontsize=9)
+    axes.set_xlabel("share of new digits that it answers, the surest first")
     axes.set_ylabel("accuracy of its answers", fontsize=9)
     axes.xaxis.set_major_formatter("{x:.0%}")
     axes.yaxis.set_major_locator(MultipleLocator(0.02))
