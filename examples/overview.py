@@ -59,7 +59,9 @@ def show_abstention(axes, is_right, uncertainty):
     accuracy = [ordered[: int(share * len(ordered))].mean() for share in shares]
     axes.plot(shares, accuracy, color=BLUE, linewidth=2)
     axes.axhline(accuracy[-1], color=GREY, linewidth=1, linestyle="--")
-    axes.annotate("accuracy if it answers all", (0.21, accuracy[-1]), (0, 4), textcoords="offset points", color=GREY, fontsize=9)
+    axes.annotate(
+        "accuracy if it answers all", (0.21, accuracy[-1]), (0, 4), textcoords="offset points", color=GREY, fontsize=9
+    )
     axes.set_xlabel("share of new digits that it answers, the surest first")
     axes.set_ylabel("accuracy of its answers", fontsize=9)
     axes.xaxis.set_major_formatter("{x:.0%}")

@@ -137,6 +137,31 @@ def test_the_readmes_table_is_that_of_the_reproduction():
         assert f"| {' | '.join(cells)} |" in readme
 
 
+def test_the_page_on_methods_shows_what_its_file_holds():
+    page = (ROOT / "docs" / "methods.md").read_text()
+    kept = json.loads((ROOT / "benchmarks" / "posterior.json").read_text())
+    noise = [f"| {row['theory']:.3g} | {row['measured']:.3g} |" for row in kept["minibatch noise"]]
+    clipping = [f"| {row['variance']:.3g} | {row['shift_in_standard_deviations']:.2f} |" for row in kept["clipping"]]
+    measures = ("negative_log_likelihood", "accuracy", "expected_calibration_error")
+    chains = [
+        f"| {' | '.join([row['kept'], *(f'{row[name]:.3f}' for name in measures)])} |"
+        for row in kept["summary of the chain"]
+    ]
+    assert [row for row in noise + clipping + chains if row not in page] == []
+
+
+def test_the_readmes_areas_under_the_curve_are_those_of_the_reproduction():
+    results = json.loads((ROOT / "docs" / "reproduction" / "out-of-distribution.json").read_text())
+    best = {(row["network"], row["method"]): row["ours"]["best"] for row in results["rows"]}
+    areas = [
+        f"{statistics.median(best[network, method][score]):.2f}"
+        for network in ("mlp", "cnn")
+        for method, score in (("sgld", "mutual_information"), ("sgd", "entropy"))
+    ]
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert "(AUROC {} against {}); with the CNN it does not ({} against {})".format(*areas) in readme
+
+
 def test_the_page_on_tables_shows_what_its_file_holds():
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
