@@ -6,9 +6,9 @@
 
     g_mu = G/B + grad_mu KL / n,      g_rho = (G/B) e sigmoid(rho) + grad_rho KL / n
 
-are post-processing: any network, any optimizer, the noise of DP-SGD. *joint*: several draws a step, and each record's
-averaged gradient in (mu, rho) is clipped as one vector. The KL takes no data: it stays outside the clip, and is divided
-by n once (the paper has it whole in every record's loss).
+are post-processing: any network, any optimizer, the noise of DP-SGD. *joint*: several draws a step; the gradient in
+(mu, rho) of each record, averaged over the draws, is clipped as one vector. The KL takes no data: it stays outside the
+clip, and is divided by n once (in the paper every record's loss has all of it).
 
     >>> import dpbnn
     >>> dpbnn.BBP(learning_rate=0.25, prior=dpbnn.Gaussian(0.1)).form
@@ -65,8 +65,8 @@ class BBPState:
 class _StepDraws:
     """The draws of one step, ``w = mean + std e``, its standard deviations, and ``d std / d rho = sigmoid(rho)``.
 
-    Steps come in pairs with opposite draws, e and -e: each is standard normal, and in the gradient of rho, which is a
-    product with e, what the two have in common cancels. It is also half the work.
+    Steps come in pairs with opposite draws, e and -e. Each is standard normal. The gradient of rho is a product with e:
+    the part of it that both steps share cancels. Half as many numbers are drawn.
     """
 
     def __init__(self, like: Weights, num_draws: int) -> None:
@@ -76,15 +76,15 @@ class _StepDraws:
         self.w = [FlatWeights(like) for _ in range(num_draws)]
         self.each = [Draw(w.views, e.views) for w, e in zip(self.w, self.e, strict=True)]
 
-    def prepare(self, state: BBPState) -> None:
-        """Compute everything from mean, rho and e, each time: a CUDA graph of `weights` must hold this too."""
+    def compute(self, state: BBPState) -> None:
+        """All the rest from mean, rho and e, for every call of `weights`: each may be captured in a graph of its own."""
         torch.sigmoid(state.rho.numbers, out=self.slope.numbers)
         std = torch.clamp(state.rho.numbers, max=LARGEST_RHO, out=self.std.numbers).exp_().log1p_()
         for e, w in zip(self.e, self.w, strict=True):
             torch.addcmul(state.mean.numbers, std, e.numbers, out=w.numbers)
 
     def draw(self, seed: int, pair: int, second: int) -> None:
-        """The e of a step from the user's seed, unless they are there."""
+        """Draw the e of a step from the user's seed, unless they have been drawn."""
         for index, e in enumerate(self.e):
             if self.pair is None or self.pair[0] != pair:
                 e.draw_normals(derived_seed(seed, pair, index))
@@ -99,7 +99,7 @@ class BBP(Method[BBPState]):
 
     Args:
         learning_rate: a number, or runs of (value, steps).
-        prior: closed-form KL for a Gaussian one; by the step's own draws for others.
+        prior: the KL is in closed form for a Gaussian prior, and taken at the step's draws for others.
         form: "aligned" or "joint".
         num_draws: draws a step, for "joint".
         initial_std: c of the initial standard deviations ``c / sqrt(fan_in)`` (biases as their layer): every layer's
@@ -157,9 +157,9 @@ class BBP(Method[BBPState]):
         return self._descent.phase(state.optimizer, step)
 
     def weights(self, state: BBPState, step: int) -> Weights | Draws:
-        """One draw, or several with what rho does to each: ``dw / drho = e sigmoid(rho)``."""
+        """One draw, or several draws with their derivatives ``dw / drho = e sigmoid(rho)``."""
         draws = state.draws
-        draws.prepare(state)
+        draws.compute(state)
         if self.form == "aligned":
             return draws.each[0].weights
         slope = draws.slope.views
@@ -175,7 +175,7 @@ class BBP(Method[BBPState]):
         terms += [Term(_both(part, {}), n * divisor) for part, divisor in kl_in_mean]
         if self.form == "aligned":
             first = draws.each[0]
-            in_std = of_each(torch.mul, dict(noisy.gradients), first.e, into=first.weights)  # which are not needed now
+            in_std = of_each(torch.mul, dict(noisy.gradients), first.e, into=first.weights)  # whose memory is free now
             terms += [Term(_both(noisy.gradients, {}), B), Term(_both({}, in_std), B, slope)]
         else:
             in_mean, in_rho = ({name: g[i] for name, g in noisy.gradients.items()} for i in (0, 1))
@@ -184,7 +184,7 @@ class BBP(Method[BBPState]):
         return state
 
     def to_posterior(self, state: BBPState) -> MeanField:
-        """The Gaussians."""
+        """A Gaussian for each weight."""
         mean = {name: values.clone() for name, values in state.mean.views.items()}
         return MeanField(mean, {name: F.softplus(values) for name, values in state.rho.views.items()})
 

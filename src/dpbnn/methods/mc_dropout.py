@@ -6,8 +6,7 @@ At prediction masks are drawn again; how far their answers differ is the epistem
 
     >>> import dpbnn
     >>> network = dpbnn.with_dropout(dpbnn.networks.MLP(3, [4], 2, activation="tanh"), rate=0.1)
-    >>> dpbnn.MCDropout(learning_rate=2e-4, optimizer="Adam").has_dropout
-    True
+    >>> method = dpbnn.MCDropout(learning_rate=2e-4, optimizer="Adam")
 
 Reference: Gal and Ghahramani 2016 (arXiv 1506.02142).
 """
@@ -15,12 +14,9 @@ Reference: Gal and Ghahramani 2016 (arXiv 1506.02142).
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from dpbnn.methods.method import Prepared
 from dpbnn.methods.sgd import SGD, SGDState
 from dpbnn.models.priors import Gaussian, Prior
 from dpbnn.posterior import DropoutNetwork
-from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.schedule import check_length
 
 __all__ = ["MCDropout"]
 
@@ -31,12 +27,8 @@ class MCDropout(SGD):
 
     prior: Prior = field(default_factory=lambda: Gaussian(1.0))
 
+    name: ClassVar[str] = "mc_dropout"
     has_dropout: ClassVar[bool] = True
-
-    def prepare(self, plan: PrivacyPlan) -> Prepared:
-        """The plan as it is, and the settings."""
-        check_length("learning_rate", self.learning_rate, plan.steps)
-        return Prepared(plan, {"method": "mc_dropout", "prior": repr(self.prior), **self._descent.settings()})
 
     def to_posterior(self, state: SGDState) -> DropoutNetwork:
         """The last weights, for a network that goes on drawing masks."""

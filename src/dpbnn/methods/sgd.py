@@ -15,7 +15,7 @@ Reference: Abadi et al. 2016 (arXiv 1607.00133).
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch.optim import Optimizer
 
@@ -62,6 +62,9 @@ class SGD(Method[SGDState]):
     optimizer: str | type[Optimizer] = "SGD"
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    name: ClassVar[str] = "sgd"
+    """In the release."""
+
     def __post_init__(self) -> None:
         checked_prior("prior", self.prior)
         object.__setattr__(self, "learning_rate", self._descent.learning_rate)
@@ -71,10 +74,10 @@ class SGD(Method[SGDState]):
         return Descent(self.learning_rate, self.momentum, self.optimizer, self.options)
 
     def prepare(self, plan: PrivacyPlan) -> Prepared:
-        """The plan as it is; the settings, and the temperature that the plan's noise implies."""
+        """The plan as it is; the settings; without masks, the temperature that the plan's noise implies."""
         check_length("learning_rate", self.learning_rate, plan.steps)
-        settings = {"method": "sgd", "prior": repr(self.prior), **self._descent.settings()}
-        if not plan.is_private:
+        settings = {"method": self.name, "prior": repr(self.prior), **self._descent.settings()}
+        if not plan.is_private or self.has_dropout:
             return Prepared(plan, settings)
         try:
             return Prepared(plan, settings | {"implied_temperature": self.temperature(plan)})

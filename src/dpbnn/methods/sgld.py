@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from dpbnn import _validate
 from dpbnn.device.flat import in_one_piece
 from dpbnn.errors import DpbnnError
-from dpbnn.methods.descent import Descent, Term, as_rate, implied_temperature, of_network, plain_schedule, prior_term
+from dpbnn.methods.descent import Term, as_rate, implied_temperature, of_network, plain_schedule, prior_term
 from dpbnn.methods.method import Method, Prepared
 from dpbnn.methods.sgd import SGD
 from dpbnn.methods.store import Keeping, KeepSamples, KeepSummary, Store
@@ -145,9 +145,8 @@ class SGLD(Method[SGLDState]):
     def update(self, state: SGLDState, noisy: NoisySum, step: int) -> SGLDState:
         """``w <- w - n eta (G / B + grad r(w) / n)``: DP-SGD with the learning rate n eta."""
         plan, rate = state.plan, value_at(self.learning_rate, step)
-        from_prior = prior_term(self.prior, state.weights, plan.dataset_size)
-        terms = [from_prior, Term(noisy.gradients, plan.batch_size)]
-        Descent(plan.dataset_size * rate).step(None, state.weights, terms, step)
+        prior_term(self.prior, state.weights, plan.dataset_size).add_to(state.weights, -plan.dataset_size * rate)
+        Term(noisy.gradients, plan.batch_size).add_to(state.weights, -plan.dataset_size * rate)
         if state.langevin_noise is not None:
             scale = math.sqrt(2 * rate * (1.0 if self.temperature is None else self.temperature))
             Term(state.langevin_noise.views, 1.0).add_to(state.weights, scale)

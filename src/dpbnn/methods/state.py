@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a method's state: all fields but those that `init` makes again from the same arguments.
+"""The fields of a method's state that a checkpoint holds; `init` makes the others again from the same arguments.
 
 >>> import torch
 >>> from dataclasses import dataclass
@@ -37,16 +37,16 @@ def state_dict(state: Any) -> dict[str, Any]:
 def load_state(state: Any, saved: Mapping[str, Any]) -> None:
     """Bring a freshly initialised state to where it was saved; tensors that it has are written in place."""
     for name, value in saved.items():
-        own = getattr(state, name)
-        if isinstance(own, Tensor):
-            own.copy_(value)
-        elif _is_tensors(own):
-            for key, values in own.items():
+        present = getattr(state, name)
+        if isinstance(present, Tensor):
+            present.copy_(value)
+        elif _is_tensors(present):
+            for key, values in present.items():
                 values.copy_(value[key])
-        elif isinstance(own, Optimizer):
-            _load_optimizer(own, value)
-        elif hasattr(own, "load_state_dict"):
-            own.load_state_dict(value)
+        elif isinstance(present, Optimizer):
+            _load_optimizer(present, value)
+        elif hasattr(present, "load_state_dict"):
+            present.load_state_dict(value)
         else:
             setattr(state, name, value)
 

@@ -1,4 +1,4 @@
-"""What a run has learned about the weights: one file for each form, one verb, `draw`."""
+"""Distributions over weights: one file for each form, one verb, `draw`."""
 
 from dpbnn.posterior.low_rank_gaussian import LowRankGaussian
 from dpbnn.posterior.mean_field import MeanField

@@ -2,9 +2,9 @@
 
     ESS = S / (1 + 2 sum_k rho_k)
 
-for S samples with autocorrelations rho_k. The sum runs while the sums of neighbouring pairs stay positive; those are
-made to fall, as they do in a reversible chain (Geyer 1992). A chain that still drifts is worth a handful of draws,
-however long it is.
+for S samples with autocorrelations rho_k. The sum stops where the sum of two neighbours is no longer positive, and no
+such pair counts for more than the one before, as in a reversible chain (Geyer 1992). A chain that still drifts is worth a
+handful of draws, however long it is.
 
     >>> import torch
     >>> independent = torch.randn(4000, 1, generator=torch.Generator().manual_seed(0))
@@ -42,7 +42,7 @@ def effective_sample_size(trace: Tensor) -> Tensor:
 
 
 def chain_report(count: int, size: float) -> dict[str, Any]:
-    """What a release says about a chain of `count` samples that are worth `size`, with a warning if that is little."""
+    """For a release: `count` samples of a chain are worth `size` independent ones, with a warning if that is little."""
     report: dict[str, Any] = {"kept_samples": count, "effective_sample_size": round(size, 1)}
     if size < min(ENOUGH, count / 2):
         report["warnings"] = [

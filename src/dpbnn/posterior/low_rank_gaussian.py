@@ -1,8 +1,8 @@
-"""A Gaussian with a few directions written out: the summary of a chain that is too big to keep.
+"""A Gaussian of low rank plus a diagonal: the summary of a chain that is too big to keep.
 
     w = mean + sqrt(diagonal) * e + directions' z,      e and z standard normal
 
-The variance of each weight is exactly the chain's: `diagonal` is what the directions do not hold.
+The variance of each weight is exactly the chain's: `diagonal` is the variance less that of the directions.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ class LowRankGaussian(Posterior):
         return float(effective_sample_size(self.trace).median())
 
     def report(self) -> dict[str, Any]:
-        """How many iterates were summarized, and what they are worth."""
+        """The numbers of iterates and of independent draws that they are worth."""
         return chain_report(len(self.trace), self.effective_sample_size)
 
     @property

@@ -13,9 +13,9 @@ __all__ = ["Posterior"]
 
 
 class Posterior(ABC):
-    """A distribution over weights, as a dataclass; each of its fields holds weights by name, or one tensor.
+    """A distribution over weights: a dataclass whose fields hold weights by name, or one tensor.
 
-    A form of your own is such a dataclass with a `kind` and `draw`, and one entry in `POSTERIORS`.
+    A new form has a `kind`, `draw`, and an entry in `POSTERIORS`.
     """
 
     kind: ClassVar[str]
@@ -29,7 +29,7 @@ class Posterior(ABC):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The weights' names, those of the likelihood's own weights included."""
+        """The weights' names, the likelihood's weights among them."""
         return tuple(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
 
     def tensors(self) -> Weights:
@@ -55,7 +55,7 @@ class Posterior(ABC):
         return cls(**parts)
 
     def report(self) -> dict[str, Any]:
-        """Plain values that a reader of the release should know."""
+        """Plain values for the release."""
         return {}
 
     def __repr__(self) -> str:
@@ -63,5 +63,5 @@ class Posterior(ABC):
         return f"{type(self).__name__}({', '.join([f'{size:,} weights', *self._details()])})"
 
     def _details(self) -> tuple[str, ...]:
-        """What `repr` says beside the number of weights; never their values."""
+        """Words for `repr` beside the number of weights; never their values."""
         return ()

@@ -38,7 +38,7 @@ class WeightSamples(Posterior):
         return len(self.importance)
 
     def draw(self, num_draws: int, seed: int | None) -> Iterator[Weights]:
-        """Samples spread evenly over the chain, each as often as its importance asks for; all where there are fewer.
+        """Samples spread evenly over the chain, each as often as its importance asks for; all, if there are fewer.
 
         Systematic resampling: one uniform number, then equal strides through the cumulated importances.
         """
@@ -56,7 +56,7 @@ class WeightSamples(Posterior):
 
     @cached_property
     def trace(self) -> Tensor:
-        """Some weights over all samples, ``[samples, coordinates]``: to look at, and to tell how dependent they are."""
+        """Some weights over all samples, ``[samples, coordinates]``: for plots, and for the effective sample size."""
         positions = traced_positions({name: values.shape[1:] for name, values in self.samples.items()})
         columns = [values.flatten(1)[:, positions[name].to(values.device)] for name, values in self.samples.items()]
         return torch.cat([column.double().cpu() for column in columns], dim=1)
@@ -69,7 +69,7 @@ class WeightSamples(Posterior):
         return evenness * float(effective_sample_size(self.trace).median())
 
     def report(self) -> dict[str, Any]:
-        """How many samples there are, and what they are worth."""
+        """The numbers of samples and of independent draws that they are worth."""
         return chain_report(len(self), self.effective_sample_size)
 
     def _details(self) -> tuple[str, ...]:
