@@ -169,7 +169,7 @@ def journal_believed(patch):
 
 
 def environment_ignored(patch):
-    patch.setattr(position, "_environment", lambda _: {})
+    patch.setattr(position, "current_environment", lambda *_: {})
     patch.setattr(Ledger, "has_charged", lambda *_: False)  # which would notice that bits differ
 
 
