@@ -78,7 +78,7 @@ def fit_many(
         A release for each setup, in their order.
 
     Raises:
-        DpbnnError: what `fit` would refuse in one of them, which is named by its place, counted from 0: `setups[1]`.
+        DpbnnError: what `fit` would refuse in a setup; the message begins with its place, counted from 0: `setups[1]`.
 
     Guarantees:
         Each run has batches and noise of its own.
@@ -110,7 +110,7 @@ def fit_many(
 
 
 def _listed(setups: object) -> list[Setup]:
-    """All of them, also where they can be gone through only once."""
+    """The setups as a list, also from an iterator."""
     if isinstance(setups, Setup) or not isinstance(setups, Iterable):
         _validate.refuse("setups", "a list of Setup(...)", setups)
     listed = list(setups)
@@ -124,7 +124,7 @@ def _listed(setups: object) -> list[Setup]:
 
 @contextmanager
 def _named(index: int) -> Iterator[None]:
-    """Say of which setup an error speaks."""
+    """Name the setup in every error."""
     try:
         yield
     except DpbnnError as error:

@@ -18,10 +18,7 @@ __all__ = ["Position"]
 
 @dataclass
 class Position:
-    """`step` steps are done; `work` has the draws of the run as it goes on from here.
-
-    `digests` and `environment` tell whether an interrupted run goes on with what it began with.
-    """
+    """A run after `step` steps. `digests` and `environment` show whether it is resumed with what it began with."""
 
     work: Work
     state: Any
@@ -66,9 +63,9 @@ class Position:
         again = len(self.ledger.charges) - self.step
         if again > 0:
             warn(
-                f"The resumed run may round differently (taken over, or another machine, version, "
-                f"precision or number of threads), so it "
-                f"draws fresh noise: {again} steps are charged again, and the run ends that many steps short."
+                "The resumed run may round differently (taken over, or another machine, version, precision or number "
+                f"of threads), so it draws fresh noise: {again} steps are charged again, and the run ends that many "
+                "steps short."
             )
 
     def _resume(self, saved: Saved, folder: Checkpoint) -> None:

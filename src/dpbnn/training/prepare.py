@@ -38,7 +38,7 @@ def refuse_several_processes() -> None:
 
 
 def check_types(model: object, method: object, plan: object, likelihood: object) -> None:
-    """Refuse what is not what it should be."""
+    """Refuse arguments of a wrong type."""
     if not isinstance(model, nn.Module):
         _validate.refuse("model", "a torch.nn.Module", model)
     if not isinstance(plan, PrivacyPlan):
@@ -51,7 +51,7 @@ def check_types(model: object, method: object, plan: object, likelihood: object)
 
 
 def remarks(prepared: Prepared, likelihood: Likelihood) -> list[str]:
-    """What the settings alone say, before any budget is spent."""
+    """Warnings that follow from the settings alone, given before any budget is spent."""
     plan = prepared.plan
     if not plan.is_private:
         return []
@@ -98,5 +98,5 @@ def model_for(method: Method[Any], model: nn.Module, device: str | torch.device 
 
 
 def on_current_device(device: torch.device) -> AbstractContextManager[Any]:
-    """For this thread, the CUDA device that kernels and streams go to where nobody names one."""
+    """Inside, kernels and streams of this thread go to this CUDA device by default."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

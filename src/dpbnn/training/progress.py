@@ -1,4 +1,4 @@
-"""What a run shows: steps, time, epsilon spent and measures on public data; nothing that has no noise on it."""
+"""What a run shows: steps, time, epsilon spent and measures on public data; no value without noise."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -14,12 +14,14 @@ MILESTONES = 10
 
 
 @contextmanager
-def show_progress(plan: PrivacyPlan, steps_done: int, wanted: bool, num_runs: int = 1) -> Iterator[Callable[..., None]]:
+def show_progress(
+    plan: PrivacyPlan, steps_done: int, is_shown: bool, num_runs: int = 1
+) -> Iterator[Callable[..., None]]:
     """A progress bar on standard error, if that is a terminal; with epsilon, if it is that of a single run.
 
     What is yielded is called after every step, with the number of steps done and the last measure on public data.
     """
-    if not wanted or not sys.stderr.isatty():
+    if not is_shown or not sys.stderr.isatty():
         yield lambda steps_done, measure="": None
         return
     from rich import progress
@@ -48,9 +50,9 @@ def show_progress(plan: PrivacyPlan, steps_done: int, wanted: bool, num_runs: in
         yield display
 
 
-def tracked(items: Iterable[Any], description: str, wanted: bool, total: int | None = None) -> Iterable[Any]:
-    """The items, with a progress bar on standard error while they are gone through, if that is a terminal."""
-    if not wanted or not sys.stderr.isatty():
+def tracked(items: Iterable[Any], description: str, is_shown: bool, total: int | None = None) -> Iterable[Any]:
+    """The items; a progress bar on standard error follows them, if that is a terminal."""
+    if not is_shown or not sys.stderr.isatty():
         return items
     from rich.console import Console
     from rich.progress import track

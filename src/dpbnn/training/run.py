@@ -48,7 +48,7 @@ def prepared(
 ) -> "Run":
     """A run that is checked and ready to begin; the arguments are those of `fit`.
 
-    `must_try` says that the model is tried on synthetic records even if its like has been.
+    With `must_try` the model is tried on synthetic records even if an equal one has been.
     """
     refuse_several_processes()
     check_types(model, method, plan, likelihood)
@@ -91,7 +91,7 @@ class Run:
     findings: tuple[lint.Finding, ...] = ()
 
     def linted(self, x: Any, y: Any, public_data: tuple[Any, Any] | None = None) -> "Run":
-        """Apply the lint rules to all of it: refuse what must be, warn of what is weak, and note the rest."""
+        """Apply the lint rules: refuse private data in `public_data`, warn of weak settings, and note all findings."""
         work = self.work
         objective, seed = work.checked.objective, 0 if work.randomness.is_seeded_by_user else None
         subject = lint.Subject(work.plan, work.checked.model, objective.likelihood, work.method, x, y, public_data)
@@ -132,7 +132,7 @@ class Run:
 
 
 def _diverged(posterior: Posterior) -> list[str]:
-    """Released weights may be looked at."""
+    """A warning if the released weights are very large; they are public, so the check costs nothing."""
     first = next(iter(posterior.draw(1, seed=0)))
     largest = max((float(values.abs().max()) for values in first.values() if values.numel()), default=0.0)
     if largest <= LARGEST_WEIGHT:

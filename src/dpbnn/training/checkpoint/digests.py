@@ -11,7 +11,7 @@ __all__ = ["digests_of"]
 
 
 def digests_of(work: Work) -> dict[str, bytes]:
-    """By name. Without the key they say nothing about the records."""
+    """Digests by name; without the key they say nothing about the records."""
     key, model = work.randomness.key, work.checked.objective.model
     data = hashlib.blake2b(key=key)
     for batch in work.records.all():

@@ -38,9 +38,9 @@ IS_FREE = {"checkpoint_seconds"}
 
 
 def current_environment(device: torch.device, execution: Execution, engine: str, records: str) -> dict[str, str]:
-    """By name; `engine` clips, and `records` says how they are held.
+    """Values by name; `engine` names what clips, and `records` how records are held.
 
-    It is taken once, when a run begins or goes on, and never inside of a step, which sets flags of its own.
+    Taken once, when a run begins or goes on, and never inside a step, which changes torch's flags.
     """
     chosen = {name: repr(value) for name, value in asdict(execution).items() if name not in IS_FREE}
     run = {"host": claim.host(), "device": str(device), "engine": engine, "records": records}
@@ -81,7 +81,7 @@ def _first_processor() -> str:
 
 
 def _flags(device: torch.device) -> dict[str, str]:
-    """Torch's settings for the whole process, and what of the system's it listens to."""
+    """Torch's settings for the whole process, and the variables of the system that it reads."""
     backends: Any = torch.backends
     readings: dict[str, Callable[[], object]] = {
         "matmul precision": torch.get_float32_matmul_precision,
@@ -113,7 +113,7 @@ def _flags(device: torch.device) -> dict[str, str]:
 
 
 def _named(backend: Any) -> str:
-    """Its precision. Nothing set is the same as "ieee", which it becomes when a step has set and reset it."""
+    """A backend's precision. Unset counts as "ieee", which it becomes when a step has set and reset it."""
     return "ieee" if backend.fp32_precision == "none" else str(backend.fp32_precision)
 
 

@@ -30,7 +30,7 @@ FILES = (LOCK, OWNER, STATE, JOURNAL)
 
 @dataclass
 class Saved:
-    """What a checkpoint's state holds of a run."""
+    """A run as the state of a checkpoint holds it."""
 
     key: bytes
     source: str
@@ -100,7 +100,7 @@ class Checkpoint:
         self._cost = self._written - start
 
     def charges(self) -> list[ChargedStep]:
-        """What the journal held when it was opened; of a release with another key only that it was made."""
+        """The releases in the journal when it was opened; only those with the present key have a mark."""
         return [self._charge(line) for line in self._lines]
 
     def charge(self, ledger: Ledger, step: int, mark: int) -> None:
@@ -221,7 +221,7 @@ def _made(path: Any) -> Path:
 
 
 def _here(storage: Any, location: str) -> Any:
-    """Numbers stay on the device that they were on, or on the CPU if there is no such device here."""
+    """Keep tensors on the device that they were on, or on the CPU if it is not here."""
     device = torch.device(location)
     is_missing = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
     return storage if is_missing else None

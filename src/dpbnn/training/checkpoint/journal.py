@@ -2,8 +2,8 @@
 
 Each line holds the step, the fingerprint of what it released, which key its noise came from, and a checksum. The order
 of the lines in the file is what counts: a worker that has written one reads the file up to it, and uses the release
-only if the plan has room for all lines before it and for that one. So a line for which there is no room was never used,
-whoever wrote it.
+only if the plan has room for all lines before it and for that one. So a line without room was never
+used, whichever worker wrote it.
 """
 
 import errno
@@ -45,7 +45,7 @@ class Journal:
 
     @property
     def digest(self) -> bytes:
-        """Of its first `length` bytes."""
+        """The digest of the first `length` bytes."""
         return self._hash.digest()
 
     def begin(self, writer: str, ready: Callable[[], None]) -> None:
@@ -88,7 +88,7 @@ class Journal:
             os.close(descriptor)
 
     def further(self) -> list[Line]:
-        """The lines that have been added since the last time, by whomever."""
+        """The lines that any worker has added since the last time."""
         with self._path.open("rb") as file:
             if os.fstat(file.fileno()).st_size < self.length:
                 self._refuse("was cut")

@@ -124,7 +124,7 @@ class ResidentFeed:
         self._next = self._sampling.submit(self._sample, first_step)
 
     def parts(self, step: int) -> list[int]:
-        """Those of the largest batch of this step."""
+        """The sizes of this step's parts, for the largest batch of all runs; steps are asked for in their order."""
         if not self._parts:
             parts, self._waiting = self._next.result()
             self._parts.extend(parts)
@@ -132,7 +132,7 @@ class ResidentFeed:
         return self._parts.popleft()
 
     def next_part(self) -> None:
-        """Send further rows to the device once all are used up; the device itself goes from one to the next."""
+        """Send further rows to the device once all are used up; it goes from one to the next itself. Never captured."""
         if self._left == 0:
             self._left = min(len(self._waiting), ROWS_AHEAD)
             with self._outgoing.to(self._rows) as rows:
@@ -142,7 +142,7 @@ class ResidentFeed:
         self._left -= 1
 
     def read(self, size: int) -> list[Part]:
-        """Look the records up, those of all runs at once."""
+        """The part that is ready, for each run; all records are looked up at once. May be captured."""
         rows = self._rows.index_select(0, self._position)[0, :, :size]
         every, by_run = rows.flatten(), (len(rows), size)
         with beside() as branch:
@@ -191,7 +191,7 @@ class _Outgoing:
 
 
 class StreamedFeed:
-    """Batches come from elsewhere and are copied to a place that stays."""
+    """Batches are read elsewhere, and copied to memory that graphs know."""
 
     def __init__(self, batches: Iterator[Batch], empty: Batch, sizes: Sizes, device: torch.device) -> None:
         self._batches, self._sizes = batches, sizes
@@ -200,7 +200,7 @@ class StreamedFeed:
         self._waiting: deque[Batch] = deque()
 
     def parts(self, step: int) -> list[int]:
-        """Read the batch of this step."""
+        """Read the batch of this step; the sizes of its parts."""
         x, y = next(self._batches)
         sizes = self._sizes.split(len(x))
         for position, size in enumerate(sizes):
@@ -209,7 +209,7 @@ class StreamedFeed:
         return sizes
 
     def next_part(self) -> None:
-        """Copy, and clear what is left of the part before."""
+        """Copy a part, and clear what is left of the one before; never captured."""
         x, y = self._waiting.popleft()
         for place, values in ((self._x, x), (self._y, y)):
             place[: len(values)].copy_(values)
@@ -218,5 +218,5 @@ class StreamedFeed:
         self._present[len(x) :].fill_(False)
 
     def read(self, size: int) -> list[Part]:
-        """What was copied."""
+        """The part that was copied."""
         return [(self._x[:size], self._y[:size], self._present[:size])]

@@ -1,7 +1,7 @@
 """CUDA graphs: work that is captured once and replayed at the cost of one launch.
 
 A graph holds kernels with their addresses: Python runs once. So a model that decides anything on the host (by values,
-by the host's random numbers, by a counter of its own) is not captured.
+by the host's random numbers, by a counter) is not captured.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""What the steps of a run need, and what every way of taking them does."""
+"""What the steps of a run need, eager or captured."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ class Work:
 
     @property
     def voided_by(self) -> tuple[str, ...]:
-        """Why there is no guarantee, if there is none."""
+        """The reasons why there is no guarantee; empty if there is one."""
         reasons = {
             "sampling and noise were seeded by the user (unsafe_seed)": self.randomness.is_seeded_by_user,
             "values without noise were kept (unsafe_diagnostics)": self.diagnostics.enabled,
@@ -96,7 +96,7 @@ class Work:
         )
 
     def add_other_processes(self, sums: Weights) -> None:
-        """Add the clipped sums of all other processes to this one's, in place."""
+        """Add the clipped sums of all other processes to those of this one, in place."""
         if self.sum_over_processes is not None:
             self.sum_over_processes(MappingProxyType(sums))
 
