@@ -8,7 +8,7 @@ from dpbnn.data import Images
 from dpbnn.experiments.item import Item, Outcome, Results, Size, each, first
 from dpbnn.experiments.pictures import Figure, lines
 from dpbnn.experiments.settings import METHODS, NETWORKS, paper
-from dpbnn.experiments.training import SeededRun, about
+from dpbnn.experiments.training import SeededRun, about, rounded
 from dpbnn.experiments.words import NETWORK, by_network, markdown, spread, table_of
 from dpbnn.plots import style
 
@@ -27,8 +27,8 @@ class AccuracyCurve(SeededRun):
     def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
         """Accuracy by epoch."""
         epochs = self.setting.batch_size / self.setting.records
-        history = [(round(point["step"] * epochs, 3), round(point["public_accuracy"], 5)) for point in release.history]
-        return {"epoch": [epoch for epoch, _ in history], "accuracy": [accuracy for _, accuracy in history]}
+        steps, accuracies = ([point[name] for point in release.history] for name in ("step", "public_accuracy"))
+        return {"epoch": rounded([step * epochs for step in steps], 3), "accuracy": rounded(accuracies)}
 
 
 def _template(size: Size) -> Results:

@@ -24,7 +24,7 @@ from dpbnn.data import Images
 from dpbnn.experiments.item import Item, Later, Outcome, Results, Size
 from dpbnn.experiments.pictures import LINES, MARKS, Figure, log_ticks, titled
 from dpbnn.experiments.settings import Setting, langevin_noise
-from dpbnn.experiments.training import SeededRun, about, keeping, tightest_epsilon
+from dpbnn.experiments.training import SeededRun, about, keeping, rounded, tightest_epsilon
 from dpbnn.experiments.words import markdown, number, private, spread, table_of
 from dpbnn.plots import style
 
@@ -69,10 +69,10 @@ class GradientNorms(SeededRun):
         """At the first weights, and at all that were kept."""
         torch.manual_seed(self.seed)
         first = self.setting.model().to(data.x.device)
-        return {"norms": [round(norm, 6) for norm in _norms(first, release, data)]}
+        return {"norms": rounded(_norms(first, release, data), 6)}
 
 
-def _norms(first: nn.Module, release: dpbnn.Release, data: Images) -> list[float]:
+def _norms(first: nn.Module, release: dpbnn.Release, data: Images) -> Tensor:
     assert isinstance(release.posterior, dpbnn.posterior.WeightSamples)
     kept = release.posterior.samples
     every = {name: torch.cat([weight.detach()[None], kept[name]]) for name, weight in first.named_parameters()}
@@ -84,7 +84,7 @@ def _norms(first: nn.Module, release: dpbnn.Release, data: Images) -> list[float
         gradients = grad(loss)(weights).values()
         return torch.stack([gradient.double().square().sum() for gradient in gradients]).sum().sqrt()
 
-    norms: list[float] = vmap(norm, chunk_size=25)(every).tolist()
+    norms: Tensor = vmap(norm, chunk_size=25)(every)
     return norms
 
 

@@ -17,7 +17,7 @@ from dpbnn.experiments.item import Item, Later, Outcome, Results, Size
 from dpbnn.experiments.pictures import Figure, titled
 from dpbnn.experiments.reliability import BAYESIAN, title_of
 from dpbnn.experiments.settings import METHODS, paper
-from dpbnn.experiments.training import SeededRun, epsilons, images
+from dpbnn.experiments.training import SeededRun, epsilons, images, rounded
 from dpbnn.experiments.words import markdown, table_of
 from dpbnn.plots import style
 
@@ -52,8 +52,7 @@ class DigitDraws(SeededRun):
         """By as many draws as the size says."""
         two = data.x_test[list(easy_and_hard(self.size).values())]
         prediction: Any = release.predict(two, num_draws=self.size.draws, seed=0, keep_draws=True)
-        digits = zip(DIGITS, prediction.draws.transpose(0, 1), strict=True)
-        return {digit: [[round(p, 5) for p in draw] for draw in draws.tolist()] for digit, draws in digits}
+        return rounded(dict(zip(DIGITS, prediction.draws.transpose(0, 1), strict=True)))
 
 
 def _template(size: Size) -> Results:
@@ -68,10 +67,9 @@ def _template(size: Size) -> Results:
     return {"images": places, "pixels": Later([], lambda _: _pixels(size)), "rows": rows}
 
 
-def _pixels(size: Size) -> dict[str, list[list[float]]]:
+def _pixels(size: Size) -> Any:
     shades = images("mnist", size, "cpu").x_test
-    lines = {digit: shades[place, 0].tolist() for digit, place in easy_and_hard(size).items()}
-    return {digit: [[round(pixel, 2) for pixel in line] for line in image] for digit, image in lines.items()}
+    return rounded({digit: shades[place, 0] for digit, place in easy_and_hard(size).items()}, 2)
 
 
 def _section(results: Results) -> str:

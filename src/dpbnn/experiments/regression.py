@@ -26,7 +26,7 @@ from dpbnn import metrics
 from dpbnn.experiments.item import Item, Later, Outcome, Results, Size, each, first
 from dpbnn.experiments.pictures import Axes, Figure, titled
 from dpbnn.experiments.settings import METHODS, falling
-from dpbnn.experiments.training import SeededRun, epsilons
+from dpbnn.experiments.training import SeededRun, epsilons, rounded
 from dpbnn.experiments.words import METHOD, markdown, number, private, spread, table_of
 from dpbnn.methods import Method
 from dpbnn.plots import style
@@ -173,9 +173,9 @@ class Regression(SeededRun):
         oracle = data.oracle(data.x_test)
         return {
             "epsilon": release.guarantee.epsilon if self.setting.is_private else None,
-            "squared_error": round(metrics.regression.rmse(prediction, data.y_test) ** 2, 5),
-            "oracle": round(float((oracle - data.y_test[:, 0]).square().mean()), 5),
-            "coverage": round(metrics.regression.coverage(prediction, data.y_test, 0.95), 5),
+            "squared_error": rounded(metrics.regression.rmse(prediction, data.y_test) ** 2),
+            "oracle": rounded(float((oracle - data.y_test[:, 0]).square().mean())),
+            "coverage": rounded(metrics.regression.coverage(prediction, data.y_test, 0.95)),
             "bands": _bands(release, data, how) if self.seed == 0 else None,
         }
 
@@ -191,7 +191,7 @@ def _bands(release: dpbnn.Release, data: Simulated, how: Mapping[str, Any]) -> d
         "total": (prediction.epistemic_variance + prediction.aleatoric_variance).sqrt(),
         "oracle": data.oracle(x),
     }
-    return {name: [round(value, 4) for value in values.flatten().tolist()] for name, values in lines.items()}
+    return {name: rounded(values.flatten(), 4) for name, values in lines.items()}
 
 
 def _template(size: Size) -> Results:
@@ -201,7 +201,7 @@ def _template(size: Size) -> Results:
         ways = {way: _way(setting, size) for way, setting in settings_of(method).items()}
         rows.append({"method": method, "paper": dict(zip(("private", "not_private"), told, strict=True)), **ways})
     oracle = each(_runs(BEST["sgld"], size), "oracle")
-    data = {name: [round(value, 4) for value in getattr(simulate(0), name)[:, 0].tolist()] for name in ("x", "y")}
+    data = {name: rounded(getattr(simulate(0), name)[:, 0], 4) for name in ("x", "y")}
     return {"noise_mean_square": NOISE_MEAN_SQUARE, "oracle": oracle, "rows": rows, "data": data}
 
 

@@ -11,7 +11,7 @@ from dpbnn import plots
 from dpbnn.experiments.item import Item, Later, Results, Size
 from dpbnn.experiments.pictures import Figure, titled
 from dpbnn.experiments.settings import METHODS, paper
-from dpbnn.experiments.training import Training, about
+from dpbnn.experiments.training import Training, about, rounded
 from dpbnn.experiments.words import markdown, table_of
 from dpbnn.metrics import classification
 from dpbnn.plots import style
@@ -53,7 +53,7 @@ def _pooled(every: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, 
     for name in ("confidence", "accuracy"):
         values = torch.stack([_tensor(bins[name]).float().double().nan_to_num(0.0) for bins in every])
         mean = (values * count).sum(dim=0) / count.sum(dim=0)
-        pooled[name] = [None if value != value else round(value, 5) for value in mean.tolist()]
+        pooled[name] = rounded(mean)
     return pooled
 
 

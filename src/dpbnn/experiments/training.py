@@ -27,6 +27,7 @@ __all__ = [
     "figures",
     "images",
     "keeping",
+    "rounded",
     "rows_in_three_ways",
     "steps_of_iterates",
     "tightest_epsilon",
@@ -34,7 +35,6 @@ __all__ = [
 
 FOREIGN = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
 """The images that a classifier has never seen the like of."""
-DECIMALS = 5
 
 
 @dataclass(frozen=True)
@@ -151,10 +151,10 @@ class Training(SeededRun):
             for score in ("mutual_information", "entropy")
         }
         return known | {
-            "figures": {name: round(value, DECIMALS) for name, value in metrics.evaluate(prediction, labels).items()},
-            "reliability": {name: _listed(getattr(curve, name)) for name in ("confidence", "accuracy", "count")},
-            "confidence": {name: _listed(getattr(histogram, name)) for name in ("correct", "wrong")},
-            "foreign": {score: round(value, DECIMALS) for score, value in told_apart.items()},
+            "figures": rounded(metrics.evaluate(prediction, labels)),
+            "reliability": {name: rounded(getattr(curve, name)) for name in ("confidence", "accuracy", "count")},
+            "confidence": {name: rounded(getattr(histogram, name)) for name in ("correct", "wrong")},
+            "foreign": rounded(told_apart),
         }
 
 
@@ -177,8 +177,8 @@ class IterateAccuracy(SeededRun):
         prediction: Any = release.predict(data.x_test, num_draws=self.setting.steps, seed=0, keep_draws=True)
         correct = prediction.draws.nan_to_num(-1).argmax(dim=-1) == data.y_test.cpu()
         correct &= prediction.draws.isfinite().all(dim=-1)  # what has diverged is never right
-        accuracy = [round(value, 5) for value in correct.double().mean(dim=1).tolist()]
-        return {"accuracy": accuracy, "temperature": release.settings["temperature"]}
+        accuracy = correct.double().mean(dim=1)
+        return {"accuracy": rounded(accuracy), "temperature": release.settings["temperature"]}
 
 
 def _epochs(setting: Setting) -> int:
@@ -254,6 +254,10 @@ def _foreign(data: Images, size: Size) -> Tensor:
     return ((other - source.mean) / source.deviation).to(data.x_test)
 
 
-def _listed(values: Tensor) -> list[Any]:
-    """As JSON, which has no NaN."""
-    return [None if value != value else round(value, DECIMALS) for value in values.tolist()]
+def rounded(values: Any, decimals: int = 5) -> Any:
+    """A number or all numbers in a tensor, a list or a dictionary, as JSON: None for NaN."""
+    if isinstance(values, dict):
+        return {name: rounded(value, decimals) for name, value in values.items()}
+    if isinstance(values, Tensor | list):
+        return [rounded(value, decimals) for value in (values.tolist() if isinstance(values, Tensor) else values)]
+    return None if values != values else round(values, decimals)

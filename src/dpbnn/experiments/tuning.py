@@ -17,7 +17,7 @@ from dpbnn.experiments.comparison import networks_of
 from dpbnn.experiments.item import Item, Outcome, Results, Size, each, first
 from dpbnn.experiments.pictures import MARKS, Figure, titled
 from dpbnn.experiments.settings import BATCH_SHARE, EPOCHS, METHODS, NETWORKS, Recipe
-from dpbnn.experiments.training import SeededRun
+from dpbnn.experiments.training import SeededRun, rounded
 from dpbnn.experiments.words import METHOD, NETWORK, markdown, number, table_of
 from dpbnn.plots import style
 
@@ -43,7 +43,7 @@ class HeldOutTrial(SeededRun):
         if not prediction.probabilities.isfinite().all():
             raise dpbnn.DpbnnError(f"{self.key} has diverged; take it out of the candidates.")
         figures = metrics.evaluate(prediction, data.y_test.cpu())
-        return {"epsilon": release.guarantee.epsilon, **{name: round(figures[name], 5) for name in FIGURES}}
+        return {"epsilon": release.guarantee.epsilon, **rounded({name: figures[name] for name in FIGURES})}
 
 
 def candidates(network: str, method: str, size: Size) -> list[Recipe]:
