@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
@@ -60,32 +60,21 @@ class GradientNorms(SeededRun):
         """With these iterates."""
         return keeping(self.setting, self.measured["iterates"])
 
-    def data(self, device: str) -> Images:
-        """The first training images."""
-        every = super().data(device)
-        return replace(every, x=every.x[:RECORDS], y=every.y[:RECORDS])
-
     def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
         """At the first weights, and at all that were kept."""
+        assert isinstance(release.posterior, dpbnn.posterior.WeightSamples)
         torch.manual_seed(self.seed)
-        first = self.setting.model().to(data.x.device)
-        return {"norms": rounded(_norms(first, release, data), 6)}
+        model, kept = self.setting.model().to(data.x.device), release.posterior.samples
+        every = {name: torch.cat([weight.detach()[None], kept[name]]) for name, weight in model.named_parameters()}
 
+        def loss(weights: dict[str, Tensor]) -> Tensor:
+            return cross_entropy(functional_call(model, weights, (data.x,)), data.y)
 
-def _norms(first: nn.Module, release: dpbnn.Release, data: Images) -> Tensor:
-    assert isinstance(release.posterior, dpbnn.posterior.WeightSamples)
-    kept = release.posterior.samples
-    every = {name: torch.cat([weight.detach()[None], kept[name]]) for name, weight in first.named_parameters()}
+        def norm(weights: dict[str, Tensor]) -> Tensor:
+            gradients = grad(loss)(weights).values()
+            return torch.stack([gradient.double().square().sum() for gradient in gradients]).sum().sqrt()
 
-    def loss(weights: dict[str, Tensor]) -> Tensor:
-        return cross_entropy(functional_call(first, weights, (data.x,)), data.y)
-
-    def norm(weights: dict[str, Tensor]) -> Tensor:
-        gradients = grad(loss)(weights).values()
-        return torch.stack([gradient.double().square().sum() for gradient in gradients]).sum().sqrt()
-
-    norms: Tensor = vmap(norm, chunk_size=25)(every)
-    return norms
+        return {"norms": rounded(vmap(norm, chunk_size=25)(every), 6)}
 
 
 def _template(size: Size) -> Results:

@@ -56,8 +56,9 @@ def reproduce(
         store.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DpbnnError(f"--out must be a folder that can be written to, got {folder} ({error}).") from error
-    keys = {name: [job.key for job in ITEMS[name].jobs(size)] for name in names}
-    done = run_jobs([job for name in names for job in ITEMS[name].jobs(size)], store, device, minutes, show)
+    jobs = {name: ITEMS[name].jobs(size) for name in names}
+    done = run_jobs([job for name in names for job in jobs[name]], store, device, minutes, show)
+    keys = {name: [job.key for job in jobs[name]] for name in names}
     complete = [name for name in names if all(key in done for key in keys[name])]
     outcomes = {key: job.outcome for key, job in done.items()}
     for name in complete:

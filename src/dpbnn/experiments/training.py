@@ -86,8 +86,9 @@ class SeededRun(Job):
         return self.setting
 
     def data(self, device: str) -> Any:
-        """The records for training and for tests."""
-        return images(self.setting.data, self.size, device)
+        """The records for training, as many as the setting says, and for tests."""
+        every, records = images(self.setting.data, self.size, device), self.setting.records
+        return replace(every, x=every.x[:records], y=every.y[:records])
 
     @abstractmethod
     def measure(self, release: dpbnn.Release, data: Any) -> Outcome:

@@ -17,7 +17,7 @@ from dpbnn.experiments.comparison import networks_of
 from dpbnn.experiments.item import Item, Outcome, Results, Size, each, first
 from dpbnn.experiments.pictures import MARKS, Figure, titled
 from dpbnn.experiments.settings import BATCH_SHARE, EPOCHS, METHODS, NETWORKS, Recipe
-from dpbnn.experiments.training import SeededRun, rounded
+from dpbnn.experiments.training import SeededRun, images, rounded
 from dpbnn.experiments.words import METHOD, NETWORK, markdown, number, table_of
 from dpbnn.plots import style
 
@@ -34,8 +34,8 @@ class HeldOutTrial(SeededRun):
 
     def data(self, device: str) -> Images:
         """Training images alone, the last of them for judging."""
-        every, part = super().data(device), self.setting.records
-        return Images(every.name, every.x[:part], every.y[:part], every.x[part:], every.y[part:])
+        every, part = images("mnist", self.size, device), self.setting.records
+        return Images("mnist", every.x[:part], every.y[:part], every.x[part:], every.y[part:])
 
     def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
         """The figures, and epsilon."""
