@@ -45,4 +45,4 @@ ITEMS: dict[str, Item] = {
         tuning,
     )
 }
-"""In the order of the page."""
+"""All items, in the order of the page."""

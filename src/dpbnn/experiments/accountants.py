@@ -16,19 +16,19 @@ __all__ = ["ITEM", "Epsilons"]
 
 NAMES = {"pld": "PLD (valid)", "rdp": "RDP (valid)", "gdp": "GDP by central limit (approximation)"}
 ETA, CLIP_NORM = 5e-6, 1.5
-"""Of the paper's DP-SGLD."""
+"""Learning rate and clip norm of the paper's DP-SGLD."""
 SGLD_NOISE = 256 / (ETA**0.5 * 60_000 * CLIP_NORM)
 PRINTED_NOISE = ETA**0.5 * 256 / (60_000 * CLIP_NORM)
-"""By Theorem 1 as the paper prints it."""
+"""The noise multiplier of the same run by Theorem 1 as the paper prints it."""
 CURVES = {"DP-SGD, DP-BBP, DP-MC Dropout": 1.3, "DP-SGLD": SGLD_NOISE}
-"""Noise of the paper's runs on MNIST."""
+"""Noise multipliers of the paper's runs on MNIST."""
 PAPER = {"DP-SGD, DP-BBP, DP-MC Dropout": {"gdp": 0.834, "rdp": 0.955}, "DP-SGLD": {"gdp": 0.861, "rdp": 0.989}}
-"""After 15 epochs."""
+"""What the paper states after 15 epochs."""
 
 
 @dataclass(frozen=True)
 class Epsilons(Job):
-    """Epsilon by every accountant after each of some numbers of steps, which takes a while; a job."""
+    """Epsilon by every accountant after each of some numbers of steps. It takes a while, and so it is a job."""
 
     what: str
     noise_multiplier: float
@@ -45,17 +45,17 @@ class Epsilons(Job):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All of it."""
+        """All fields."""
         return asdict(self)
 
     @property
     def together(self) -> Hashable:
-        """All of them: cores are there for several."""
+        """All such jobs run at once, because a machine has several cores."""
         return None
 
     @classmethod
     def run_all(cls, jobs: "Sequence[Epsilons]", device: str) -> Iterator[Outcome]:
-        """Side by side, on the host."""
+        """Compute the epsilons in threads, on the host."""
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             yield from pool.map(cls._outcome, jobs)
 
@@ -75,7 +75,7 @@ OTHERS = [
 
 
 def _template(size: Size) -> Results:
-    """Curves, and single plans."""
+    """A curve for each noise multiplier, and a row for each single plan."""
     noise = {"as printed": PRINTED_NOISE, "by matching coefficients": SGLD_NOISE}
     rows = [
         job.settings | {"steps": job.steps[0], "epsilon": Later([job], lambda jobs: jobs[0]["epsilon"][0])}
@@ -86,7 +86,7 @@ def _template(size: Size) -> Results:
 
 
 def _curve(what: str, size: Size) -> Later:
-    """After each epoch, or after some."""
+    """Epsilon after each epoch, in quick versions after three of them."""
     epochs = range(1, 16) if size.is_full else (1, 5, 15)
     job = Epsilons(what, CURVES[what], 60_000, 256, tuple(epoch * 60_000 // 256 for epoch in epochs), 1e-5)
     return Later(

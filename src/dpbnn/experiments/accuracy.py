@@ -85,7 +85,7 @@ def _section(results: Results) -> str:
 
 
 def _picture(results: Results) -> Figure:
-    """The paper's figure, ours, and the best found, for each method."""
+    """For each method the paper's accuracy, ours, and ours at the best settings."""
     kinds = {
         "paper": lambda row: [row["paper"]["private"]],
         "ours, paper's settings": lambda row: row["ours"]["private"],

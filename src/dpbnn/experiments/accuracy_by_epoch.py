@@ -21,11 +21,11 @@ class AccuracyCurve(SeededRun):
     purpose, at_once, depends_on = "watched", False, ("test_records",)
 
     def fit(self, data: Images, **more: Any) -> dpbnn.Release:
-        """With the test images as public data, on which accuracy is measured along the way."""
+        """Train with the test images as public data, on which `fit` measures accuracy along the way."""
         return super().fit(data, public_data=(data.x_test, data.y_test), **more)
 
     def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
-        """Accuracy by epoch."""
+        """The epochs and the accuracies of the run's history."""
         epochs = self.setting.batch_size / self.setting.records
         steps, accuracies = ([point[name] for point in release.history] for name in ("step", "public_accuracy"))
         return {"epoch": rounded([step * epochs for step in steps], 3), "accuracy": rounded(accuracies)}

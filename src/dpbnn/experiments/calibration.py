@@ -26,7 +26,7 @@ PAPER: dict[tuple[str, str, str], list[float]] = {
     ("cnn", "sgd", "Gaussian"): [0.005, 0.391, 0.002, 0.059],
     ("cnn", "sgd", "none"): [0.037, 0.365, 0.014, 0.325],
 }
-"""ECE and MCE, private; then both without privacy."""
+"""The paper's ECE and MCE with privacy, then both without."""
 KINDS = {"private_ece": "DP-ECE", "private_mce": "DP-MCE", "ece": "ECE", "mce": "MCE"}
 ERRORS = "expected_calibration_error", "maximum_calibration_error"
 

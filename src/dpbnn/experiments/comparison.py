@@ -30,30 +30,30 @@ PAPER = {
     "accelerable by outer product": ["yes", "no", "yes"],
     "analytic posterior distribution": ["no", "yes", "no"],
 }
-"""Of DP-SGLD, DP-BBP and DP-MC Dropout."""
+"""The paper's entries for DP-SGLD, DP-BBP and DP-MC Dropout."""
 OURS = {
     "general weight prior": ["any", "any", "any, as a penalty"],
     "general network architecture": ["any", "any (aligned form)", "any with dropout"],
     "general optimizers": ["none: the step is the sampler", "any of torch.optim", "any of torch.optim"],
     "analytic posterior distribution": ["no; or a Gaussian summary", "a Gaussian for each weight", "no"],
 }
-"""What cannot be measured."""
+"""Our entries in the rows that cannot be measured."""
 JOINT = "bbp, joint form"
 ROWS = ("sgld", "bbp", JOINT, "mc_dropout", "sgd")
 
 
 def networks_of(size: Size) -> list[str]:
-    """Both, or the one that two CPU cores are quick with."""
+    """Both networks, or the one that two CPU cores train quickly."""
     return list(NETWORKS) if size.is_full else ["mlp"]
 
 
 class Cost(SeededRun):
-    """A run that is done twice; the second time is the figure, as the first holds all set-up. A job."""
+    """A run that is trained twice and timed the second time, because the first includes all set-up; a job."""
 
     purpose, at_once = "cost", False
 
     def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
-        """Seconds and bytes, with the machine to itself."""
+        """Seconds and bytes; no other job runs meanwhile."""
         seconds, peak = _timed(partial(self.fit, data))
         predict = partial(release.predict, data.x_test, num_draws=self.size.draws, seed=0)
         predict()
@@ -82,7 +82,7 @@ def _timed(call: Callable[[], object]) -> tuple[float, int | None]:
 
 
 def _size_of(release: dpbnn.Release) -> int:
-    """Of the folder that it is saved to."""
+    """The bytes of the folder that the release is saved to."""
     with tempfile.TemporaryDirectory() as folder:
         release.save(Path(folder) / "release")
         return sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
@@ -103,7 +103,7 @@ def _cost(setting: Setting, size: Size) -> Later:
 
 
 def _setting(network: str, method: str, is_private: bool, size: Size) -> Setting:
-    """The paper's, with a Gaussian prior; the joint form of BBP is that of the paper's Algorithm 3, with one draw."""
+    """The paper's setting with a Gaussian prior; the joint form of BBP is the paper's Algorithm 3 with one draw."""
     if method != JOINT:
         return paper("mnist", network, method, "Gaussian", is_private, size)
     aligned = paper("mnist", network, "bbp", "Gaussian", is_private, size)
@@ -111,7 +111,7 @@ def _setting(network: str, method: str, is_private: bool, size: Size) -> Setting
 
 
 def _section(results: Results) -> str:
-    """The paper's table, ours where words must do, and the measured one."""
+    """The paper's table, our entries in words, and the measured figures."""
     methods = ["", "DP-SGLD", "DP-BBP", "DP-MC Dropout"]
     seconds = {(row["network"], row["method"]): row["private"]["seconds_per_epoch"] for row in results["rows"]}
 

@@ -26,7 +26,7 @@ def _counts(every: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]
 
 
 def _section(results: Results) -> str:
-    """How many of the right and of the wrong answers are given with a confidence in the uppermost bin."""
+    """The share of right and of wrong answers whose confidence is in the uppermost bin."""
 
     def share(counts: Sequence[int]) -> str:
         return f"{100 * counts[-1] / max(1, sum(counts)):.1f} %"

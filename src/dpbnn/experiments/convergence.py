@@ -32,17 +32,17 @@ __all__ = ["ITEM"]
 
 RECORDS, BATCH_SIZE, HIDDEN, MOST_ITERATES = 2_000, 200, 20, 500
 FIRST = 100
-"""The number of steps that both schedules have the same rate and clip norm at."""
+"""The number of steps at which both schedules have the same rate and clip norm."""
 SCHEDULES = {
     "DP-SGLD, eta ~ T^(-1/3), C ~ T^(-1/6)": {"rate": -1 / 3, "clip_norm": -1 / 6},
     "DP-SGD, eta ~ T^(-1/2), constant C and noise": {"rate": -1 / 2, "clip_norm": 0.0},
 }
-"""Powers of T: those of the theorem, and those that hold."""
+"""Powers of T: those of the theorem, and those for which gradients do fall."""
 RATE, CLIP_NORM = 0.5, 1.0
-"""Of FIRST steps, in units of DP-SGD."""
+"""Learning rate (in units of DP-SGD) and clip norm of a run of FIRST steps."""
 ACTIVATIONS = {"relu": "ReLU, as in the paper", "tanh": "tanh"}
 NOISE = 1.0
-"""Of DP-SGD; that of DP-SGLD follows from its rate."""
+"""The noise multiplier of DP-SGD; that of DP-SGLD follows from its rate."""
 
 
 class GradientNorms(SeededRun):
@@ -52,16 +52,16 @@ class GradientNorms(SeededRun):
 
     @property
     def measured(self) -> dict[str, Any]:
-        """So many iterates, beside the first weights."""
+        """The number of iterates, beside the first weights."""
         return {"iterates": min(self.setting.steps, MOST_ITERATES)}
 
     @property
     def trained_setting(self) -> Setting:
-        """With these iterates."""
+        """The sampler that keeps these iterates."""
         return keeping(self.setting, self.measured["iterates"])
 
     def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
-        """At the first weights, and at all that were kept."""
+        """The norm at the first weights and at each kept iterate."""
         assert isinstance(release.posterior, dpbnn.posterior.WeightSamples)
         torch.manual_seed(self.seed)
         model, kept = self.setting.model().to(data.x.device), release.posterior.samples

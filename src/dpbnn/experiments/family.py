@@ -21,7 +21,7 @@ __all__ = ["ITEM"]
 
 CLIP_NORMS, NOISES = (0.5, 1.0, 1.5, 2.0, 5.0), (0.5, 0.9, 1.3, 2.0, 3.0)
 RATES = (0.25, 0.6)
-"""Of DP-SGD; those of DP-SGLD are these over the number of records."""
+"""Learning rates of DP-SGD; those of DP-SGLD are the same over the number of records."""
 PANELS = {
     "as in the paper: DP-SGD at 0.25, DP-SGLD at 0.6": (0.25, 0.6),
     "both at 0.25": (0.25, 0.25),
@@ -42,7 +42,7 @@ def _template(size: Size) -> Results:
 
 
 def _row(rate: float, clip_norm: float, noise: float | None, size: Size) -> Results:
-    """Of DP-SGD with this noise, or for None of DP-SGLD, at temperature 1/2."""
+    """A row of DP-SGD with this noise multiplier, or for None of DP-SGLD, whose temperature is 1/2."""
     setting = without_prior(rate, noise, size, clip_norm=clip_norm)
     runs, multiplier = IterateAccuracy.of(setting, size), setting.plan().noise_at(0)
     steps = steps_of_iterates(setting)
@@ -61,7 +61,7 @@ def _row(rate: float, clip_norm: float, noise: float | None, size: Size) -> Resu
 
 
 def _section(results: Results) -> str:
-    """At the epsilon of each sampler the best of both kinds, at any epoch."""
+    """For the epsilon of each DP-SGLD run the best run of each family."""
     parts = []
     headings = [
         *("epsilon", "best DP-SGLD", "its clip norm, noise"),

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["FULL", "QUICK", "Item", "Job", "Later", "Outcome", "Results", "Size", "each", "first", "mark_of"]
 
 Outcome = Mapping[str, Any]
-"""Of one job; JSON."""
+"""What one job returns, as JSON."""
 Results = dict[str, Any]
-"""Of one item; JSON, and all that its picture and its section are made of."""
+"""What an item's picture and section are made of, as JSON."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is done: all of it, as in the paper, or little enough for two CPU cores."""
+    """How much is computed: as much as in the paper, or little enough for two CPU cores."""
 
     name: str
     seeds: int
@@ -39,11 +39,11 @@ class Size:
 
     @property
     def is_full(self) -> bool:
-        """Whether figures may be compared with the paper's."""
+        """Whether results may be compared with the paper's."""
         return self.name == "full"
 
     def some(self, values: Sequence[Any]) -> Sequence[Any]:
-        """As many of the values of a grid as are tried, evenly spaced."""
+        """The values of a grid that this size tries, evenly spaced."""
         return values[:: max(1, (len(values) - 1) // max(1, self.grid - 1))]
 
 
@@ -55,12 +55,12 @@ class Job(ABC):
     """One piece of work that is done or not: mostly a training run with one seed."""
 
     on_host: ClassVar[bool] = False
-    """Whether it leaves a GPU alone."""
+    """Whether the job runs on the CPU even where there is a GPU."""
 
     @property
     @abstractmethod
     def key(self) -> str:
-        """Names the job, and tells it from all others."""
+        """The job's name, which no other job has."""
 
     @property
     @abstractmethod
@@ -79,7 +79,7 @@ class Job(ABC):
 
 
 def mark_of(settings: Mapping[str, Any]) -> str:
-    """Tells settings apart in a key."""
+    """A short hash of the settings, for keys."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:6]
 
 
@@ -92,12 +92,12 @@ class Later:
 
 
 def each(jobs: Sequence[Job], name: str) -> Later:
-    """This part of each outcome."""
+    """The value of this name in each outcome."""
     return Later(jobs, lambda outcomes: [outcome[name] for outcome in outcomes])
 
 
 def first(jobs: Sequence[Job], name: str) -> Later:
-    """This part of the first outcome."""
+    """The value of this name in the outcome of the first job."""
     return Later(jobs[:1], lambda outcomes: outcomes[0][name])
 
 
@@ -120,7 +120,7 @@ class Item:
     picture: "Callable[[Results], Figure]"
 
     def jobs(self, size: Size) -> list[Job]:
-        """What has to be done, each job once."""
+        """All jobs that the results need, each once."""
         jobs: dict[str, Job] = {}
         _filled(self.template(size), lambda later: jobs.update({job.key: job for job in later.jobs}))
         return list(jobs.values())

@@ -34,7 +34,7 @@ def _section(results: Results) -> str:
 
 
 def _picture(results: Results) -> Figure:
-    """By mutual information; by entropy for the point estimate."""
+    """Areas by mutual information, and for SGD, which has none, by entropy."""
 
     def name(row: Results) -> str:
         return f"{METHODS[row['method']]}{', by entropy' * (row['method'] == 'sgd')}"

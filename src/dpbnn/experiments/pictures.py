@@ -26,11 +26,11 @@ MARKS = (
     ("P", style.SKY),
 )
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
-"""For print: curves of one picture differ in more than colour."""
+"""Line styles: in print, curves must differ in more than colour."""
 
 
 def titled(axes: Axes, title: str) -> None:
-    """A panel of many: with a title, and without a legend."""
+    """Give a panel a title, and take its legend away."""
     axes.set_title(title, loc="left", fontsize=8)
     if (legend := axes.get_legend()) is not None:
         legend.remove()
@@ -70,7 +70,7 @@ def compared(
 def lines(
     axes: Axes, curves: Mapping[str, tuple[Sequence[float], Sequence[Sequence[float]]]], labels: tuple[str, str]
 ) -> None:
-    """For each name the median over runs along x, in a band from the least to the largest."""
+    """Draw for each name the median over runs along x, in a band from the least run to the largest."""
     for (name, (x, runs)), (_, colour), line in zip(curves.items(), MARKS[1:] + MARKS[:1], LINES, strict=False):
         columns = list(zip(*runs, strict=True))
         medians = list(map(statistics.median, columns))
@@ -80,7 +80,7 @@ def lines(
 
 
 def log_ticks(axes: Axes) -> None:
-    """A logarithmic y axis with ticks at 1, 2 and 5 of each decade."""
+    """Make the y axis logarithmic, with ticks at 1, 2 and 5 of each decade."""
     from matplotlib.ticker import LogLocator
 
     axes.set_yscale("log", subs=[])

@@ -49,14 +49,14 @@ class DigitDraws(SeededRun):
     purpose = "two digits"
 
     def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
-        """By as many draws as the size says."""
+        """The probabilities of each draw, for both images."""
         two = data.x_test[list(easy_and_hard(self.size).values())]
         prediction: Any = release.predict(two, num_draws=self.size.draws, seed=0, keep_draws=True)
         return rounded(dict(zip(DIGITS, prediction.draws.transpose(0, 1), strict=True)))
 
 
 def _template(size: Size) -> Results:
-    """The images, and the probabilities that draws give them."""
+    """The two images, and a row for each method with the probabilities that its draws give them."""
     rows = []
     for is_private, method in product((False, True), BAYESIAN):
         setting = paper("mnist", "mlp", method, "Gaussian", is_private, size)
@@ -92,7 +92,7 @@ def _section(results: Results) -> str:
 
 
 def _picture(results: Results) -> Figure:
-    """Easy above, hard below; not private and private."""
+    """The easy digit above, the hard one below; for each, first without privacy, then with it."""
     figure, axes = style.panels(4, 3, height=70)
     for panel, (digit, row) in zip(axes, product(DIGITS, results["rows"]), strict=True):
         plots.draw_probabilities(row["draws"][digit], axes=panel)

@@ -36,21 +36,21 @@ __all__ = ["ITEM", "NOISE_MEAN_SQUARE", "simulate"]
 Array = npt.NDArray[np.float64]
 TRAIN_RECORDS, TEST_RECORDS = 250, 150
 NOISE_MEAN_SQUARE = 0.3**2 * 3 + 0.6**2
-"""Of 0.3 x + 0.6, where x has variance 3."""
+"""The mean square of 0.3 x + 0.6, where x has variance 3."""
 STEPS, DELTA, NOISE = 200, 1 / TRAIN_RECORDS, 10.0
 DRAWS = 10
-"""Times the draws of a classifier: 1000, as in the paper."""
+"""How many times the draws of a classifier: 1000 draws, as in the paper."""
 PAPER = {"sgld": [0.510, 0.523], "bbp": [1.276, 0.562], "mc_dropout": [0.682, 0.591]}
-"""Mean squared error, private and not."""
+"""The paper's mean squared errors, with privacy and without."""
 WAYS = {
     "not_private": "not private, paper's rates",
     "private": "private, paper's settings",
     "as_printed": "private, rate as eta",
     "best": "private, best",
 }
-"""The third for DP-SGLD alone."""
+"""The ways to train; only DP-SGLD has the third."""
 DIVERGED = 1e6
-"""A squared error above all of networks that have learned anything."""
+"""Squared errors above this one count as diverged."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Simulated:
 
 
 def simulate(seed: int) -> Simulated:
-    """400 records, the first 250 for training."""
+    """Draw 400 records, the first 250 for training."""
     generator = np.random.default_rng(seed)
     x = generator.uniform(-3, 3, TRAIN_RECORDS + TEST_RECORDS)
     smooth = np.linalg.cholesky(_kernel(x, x) + 1e-8 * np.eye(len(x))) @ generator.standard_normal(len(x))
@@ -81,7 +81,7 @@ def simulate(seed: int) -> Simulated:
 
 
 def _noise_std(x: Array) -> Array:
-    """Of the targets; its sign means nothing."""
+    """The standard deviation of the targets' noise, up to its sign."""
     return 0.3 * x + 0.6
 
 
@@ -106,22 +106,22 @@ class RegressionSetting:
 
     @property
     def label(self) -> str:
-        """For a progress bar."""
+        """The beginning of a run's key."""
         return f"regression, {type(self.method).__name__}"
 
     def plan(self) -> dpbnn.PrivacyPlan:
-        """All records in every step."""
+        """The plan, with all records in every step."""
         size: Any = {"dataset_size": TRAIN_RECORDS, "batch_size": TRAIN_RECORDS, "steps": self.steps}
         if not self.is_private:
             return dpbnn.PrivacyPlan.without_privacy(**size)
         return dpbnn.PrivacyPlan(clip_norm=self.clip_norm, noise_multiplier=self.noise_multiplier, delta=DELTA, **size)
 
     def model(self) -> dpbnn.networks.MLP:
-        """With weights as torch's generator has them."""
+        """A new network, whose weights come from torch's generator."""
         return dpbnn.networks.MLP(1, [200, 200], 2, activation=self.activation, dropout=self.dropout)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it; the method as text."""
+        """All fields, the method as text."""
         return {name: repr(value) if name == "method" else value for name, value in vars(self).items()}
 
 
@@ -137,14 +137,14 @@ THE_PAPERS = {
     "mc_dropout": RegressionSetting(dpbnn.MCDropout(5e-5, dpbnn.Gaussian(0.1)), 2000.0, dropout=0.5),
 }
 LONGER = 2 * STEPS
-"""As private with sqrt(2) times the noise: every step has all records."""
+"""Twice the steps are as private with sqrt(2) times the noise, because every step has all records."""
 HOW: Any = {"clip_norm": 10.0, "noise_multiplier": 2**0.5 * NOISE, "steps": LONGER}
 BEST = {
     "sgld": langevin(5e-5, 10.0, 0.4, LONGER, "tanh"),
     "bbp": RegressionSetting(dpbnn.BBP(falling(0.03, LONGER), dpbnn.Gaussian(0.3)), **HOW),
     "mc_dropout": RegressionSetting(dpbnn.MCDropout(falling(0.03, LONGER), dpbnn.Gaussian(0.3)), dropout=0.05, **HOW),
 }
-"""Chosen on other simulations (seeds 100 to 109) than those that are reported."""
+"""The best settings, chosen on other simulations (seeds 100 to 109) than the reported ones."""
 
 
 class Regression(SeededRun):
@@ -154,7 +154,7 @@ class Regression(SeededRun):
 
     @property
     def measured(self) -> dict[str, Any]:
-        """So many draws."""
+        """The number of draws."""
         return {"draws": DRAWS * self.size.draws}
 
     def data(self, device: str) -> Simulated:
@@ -163,7 +163,7 @@ class Regression(SeededRun):
         return replace(data, x=data.x.to(device), y=data.y.to(device))
 
     def fit(self, data: Simulated, **more: Any) -> dpbnn.Release:
-        """In full precision on a GPU too."""
+        """Train in full precision, on a GPU too."""
         return super().fit(data, execution=None, **more)
 
     def measure(self, release: dpbnn.Release, data: Simulated) -> Outcome:
@@ -181,7 +181,7 @@ class Regression(SeededRun):
 
 
 def _bands(release: dpbnn.Release, data: Simulated, how: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Over the inputs and a little beyond."""
+    """The predicted mean and standard deviations, and the oracle's mean, along x."""
     x = torch.linspace(-4, 4, 81)[:, None]
     prediction: Any = release.predict(x, **how)
     lines = {
@@ -195,7 +195,7 @@ def _bands(release: dpbnn.Release, data: Simulated, how: Mapping[str, Any]) -> d
 
 
 def _template(size: Size) -> Results:
-    """A row for each method, in its ways."""
+    """A row for each method, with each way to train it."""
     rows = []
     for method, told in PAPER.items():
         ways = {way: _way(setting, size) for way, setting in settings_of(method).items()}
@@ -206,7 +206,7 @@ def _template(size: Size) -> Results:
 
 
 def settings_of(method: str) -> dict[str, RegressionSetting]:
-    """By way."""
+    """The settings of a method, by way."""
     private = THE_PAPERS[method]
     printed = {"as_printed": langevin(2.5e-4, 100.0, 0.1, STEPS, "relu")} if method == "sgld" else {}
     return {"not_private": replace(private, is_private=False), "private": private, **printed, "best": BEST[method]}

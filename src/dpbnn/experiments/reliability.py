@@ -25,7 +25,7 @@ PANELS = [
     ("sgd", "none", False),
     ("sgd", "none", True),
 ]
-"""Method, prior and whether it is private; on the MLP."""
+"""Method, prior and whether the run is private; all on the MLP."""
 
 
 def _template(size: Size) -> Results:
@@ -34,7 +34,7 @@ def _template(size: Size) -> Results:
 
 
 def panel_of(method: str, prior: str, is_private: bool, size: Size, kind: str, name: str, pool: Any) -> Results:
-    """A row for a panel, which has under `name` what `pool` makes of this kind of figure of all runs."""
+    """A row for a panel; `pool` makes the value `name` from the figures of this kind of all runs."""
     setting = paper("mnist", "mlp", method, prior, is_private, size)
     pooled = Later(Training.of(setting, size), lambda runs: pool([run[kind] for run in runs if run[kind]]))
     return {"method": method, "prior": prior, "is_private": is_private, **about(setting, size), name: pooled}
@@ -47,7 +47,7 @@ def title_of(row: Results) -> str:
 
 
 def _pooled(every: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, list[Any]]:
-    """Counts add up; means are averaged by them."""
+    """The bins of all runs together: counts added up, means weighted by counts."""
     count = torch.tensor([bins["count"] for bins in every], dtype=torch.float64)
     pooled: dict[str, list[Any]] = {"count": count.sum(dim=0).long().tolist()}
     for name in ("confidence", "accuracy"):
@@ -58,12 +58,12 @@ def _pooled(every: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, 
 
 
 def _tensor(values: Sequence[float | None]) -> Tensor:
-    """With NaN for None."""
+    """The values as a tensor, with NaN for None."""
     return torch.from_numpy(np.array(values, dtype=float))
 
 
 def curve_of(bins: Mapping[str, Sequence[float | None]]) -> classification.ReliabilityCurve:
-    """The bins as `dpbnn.metrics` has them."""
+    """The bins as a curve of `dpbnn.metrics`."""
     edges = torch.linspace(0, 1, len(bins["count"]) + 1, dtype=torch.float64)
     confidence, accuracy = _tensor(bins["confidence"]), _tensor(bins["accuracy"])
     return classification.ReliabilityCurve(edges, confidence, accuracy, torch.tensor(bins["count"]))

@@ -22,7 +22,7 @@ __all__ = ["FOLDER", "PAGE", "Reproduced", "page", "picture_mark", "reproduce", 
 
 FOLDER, PAGE = "reproduction", "reproduction.md"
 FORMAT = 1
-"""Of the JSON files: another one whenever a section needs what older files do not hold."""
+"""The version of the JSON files; a section that needs values which older files lack needs another one."""
 HEAD = """# The paper, again
 
 Every table and figure of "Differentially Private Bayesian Neural Networks on Accuracy, Privacy and Reliability" (Zhang,
@@ -70,7 +70,7 @@ def reproduce(
 
 
 def _write_item(item: Item, results: Results, size: Size, about: Sequence[Mapping[str, Any]], folder: Path) -> None:
-    """The results, and their picture; `about` is where and when each job was done, and how long it took."""
+    """Write results and picture; `about` says where and when each job was done, and how long it took."""
     where = {name: ", ".join(sorted({job[name] for job in about})) for name in ("device", "torch", "python", "date")}
     seconds = round(sum(job["seconds"] for job in about), 1)
     whole = {"name": item.name, "format": FORMAT, "size": size.name, **where, "seconds": seconds} | results
@@ -79,7 +79,7 @@ def _write_item(item: Item, results: Results, size: Size, about: Sequence[Mappin
 
 
 def write_page(folder: Path, draw: bool = False) -> None:
-    """All items that have results; with their pictures drawn again with `draw`."""
+    """Write the page of all items that have results; with `draw`, draw their pictures again too."""
     for item, results in _written(folder):
         if draw:
             _draw(item, results, folder)
@@ -87,7 +87,7 @@ def write_page(folder: Path, draw: bool = False) -> None:
 
 
 def page(folder: Path) -> str:
-    """From the JSON files."""
+    """The text of the page, from the JSON files."""
     written = {item.name: _section(item, results) for item, results in _written(folder)}
     missing = [f"`{name}`" for name in ITEMS if name not in written]
     left_out = [f"Not run yet: {', '.join(missing)}.\n"] if missing else []
@@ -95,7 +95,7 @@ def page(folder: Path) -> str:
 
 
 def _written(folder: Path) -> Iterator[tuple[Item, Results]]:
-    """The results that are there, but for files that another version of this code has written."""
+    """All items with their results, but for files of another format."""
     for item in ITEMS.values():
         file = folder / FOLDER / f"{item.name}.json"
         if file.is_file() and (results := json.loads(file.read_text())).get("format") == FORMAT:
@@ -113,12 +113,12 @@ def _section(item: Item, results: Mapping[str, Any]) -> str:
 
 
 def picture_mark(results: Results) -> str:
-    """Is in a picture, and tells whether it shows these results."""
+    """A hash of the results, written into their picture, so that an outdated picture is noticed."""
     return f"results {hashlib.sha256(json.dumps(results, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
 def _draw(item: Item, results: Results, folder: Path) -> None:
-    """As SVG and PNG."""
+    """Write the item's picture as SVG and PNG."""
     import matplotlib
 
     svg, png = io.BytesIO(), io.BytesIO()

@@ -25,7 +25,7 @@ from dpbnn.experiments.item import Job, Outcome
 __all__ = ["Done", "JobStore", "run_jobs", "write"]
 
 AT_ONCE = 10
-"""Jobs that are handed over at a time."""
+"""The most jobs that are handed over at a time."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class JobStore:
         return Done(kept["found"], kept["about"])
 
     def keep(self, job: Job, done: Done) -> None:
-        """Write down the outcome of the job."""
+        """Write the outcome of the job to its file."""
         text = json.dumps({"key": job.key, "settings": job.settings, "found": done.outcome, "about": done.about})
         write(self._file(job), text.encode())
 
     def _file(self, job: Job) -> Path:
-        """Named by all that the outcome depends on."""
+        """The job's file, named by a hash of all that the outcome depends on."""
         mark = hashlib.sha256(json.dumps([job.key, job.settings], sort_keys=True).encode()).hexdigest()[:20]
         return self.folder / f"{mark}.json"
 
@@ -94,7 +94,7 @@ def _machine(device: str) -> dict[str, str]:
 
 
 def _batches(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
-    """Jobs of one kind that can be done together, a few at a time, in the order of the first of each."""
+    """Batches of jobs of one kind that can run together, in the order of their first jobs."""
     groups: dict[Any, list[Job]] = {}
     for job in jobs:
         groups.setdefault((type(job), job.together), []).append(job)
@@ -104,7 +104,7 @@ def _batches(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
 
 
 def write(file: Path, contents: bytes) -> None:
-    """All of it or nothing."""
+    """Write the file whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     try:

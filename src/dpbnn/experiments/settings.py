@@ -36,21 +36,21 @@ __all__ = [
 ]
 
 DELTA, EPSILON = 1e-5, 0.894
-"""The budget: epsilon by PLD of the paper's DP-SGLD."""
+"""The budget: delta, and epsilon by PLD of the paper's DP-SGLD."""
 METHODS = {"sgld": "SGLD", "bbp": "BBP", "mc_dropout": "MC Dropout", "sgd": "SGD"}
 NETWORKS = {"mlp": "MLP", "cnn": "CNN"}
 PRIORS: dict[str, dpbnn.Prior] = {"Gaussian": dpbnn.Gaussian(0.1), "Laplace": dpbnn.Laplace(0.1), "none": dpbnn.Flat()}
 RATE, SAMPLERS_RATE = 0.25, 0.3
-"""Of DP-SGD and DP-BBP; of DP-SGLD, times the number of records: 5e-6 for 60,000."""
+"""Learning rates of DP-SGD and DP-BBP, and of DP-SGLD times the number of records (5e-6 for 60,000)."""
 BATCH_SHARE, EPOCHS, LEVELS = 2048 / 60_000, 40, 8
-"""Of all recipes; but for DP-SGLD the rate falls to an eighth, in so many equal steps."""
+"""Shared by all recipes; but for DP-SGLD the rate falls to an eighth in LEVELS equal steps."""
 TEMPERATURE = 0.5
-"""Of DP-SGLD: its rate is the one at which the noise of the budget is Langevin noise."""
+"""The temperature of DP-SGLD, whose rate is the one at which the budget's noise is Langevin noise."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to train a classifier of 28 x 28 images; `noise_multiplier` None: the least within the budget."""
+    """One way to train a classifier of 28 x 28 images; None as `noise_multiplier` is the least within the budget."""
 
     data: str
     network: str
@@ -69,17 +69,17 @@ class Setting:
 
     @property
     def steps(self) -> int:
-        """Rounded down."""
+        """The number of steps, rounded down."""
         return int(self.epochs * self.records // self.batch_size)
 
     @property
     def label(self) -> str:
-        """For a progress bar."""
+        """The beginning of a run's key."""
         private = "DP-" if self.is_private else ""
         return f"{self.data}, {NETWORKS[self.network]}, {private}{type(self.method).__name__}"
 
     def plan(self) -> dpbnn.PrivacyPlan:
-        """What is charged."""
+        """The plan of a run."""
         size: Any = {"dataset_size": self.records, "batch_size": self.batch_size, "steps": self.steps}
         if not self.is_private:
             return dpbnn.PrivacyPlan.without_privacy(**size)
@@ -89,13 +89,13 @@ class Setting:
         return dpbnn.PrivacyPlan(noise_multiplier=self.noise_multiplier, **size, **how)
 
     def model(self) -> nn.Module:
-        """With weights as torch's generator has them."""
+        """A new network, whose weights come from torch's generator."""
         if self.network == "mlp":
             return dpbnn.networks.MLP(784, self.hidden, 10, activation=self.activation, dropout=self.dropout)
         return dpbnn.networks.CNN(activation=self.activation, dropout=self.dropout)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it; the method as text."""
+        """All fields, the method as text."""
         return {name: repr(value) if name == "method" else value for name, value in vars(self).items()}
 
 
@@ -138,8 +138,8 @@ class Recipe:
     Args:
         network: "mlp" or "cnn".
         method: of `dpbnn.experiments.settings.METHODS`.
-        clip_norm: C.
-        prior: the scale of a Gaussian one.
+        clip_norm: the clip norm C.
+        prior: the scale of the Gaussian prior.
         rate: the learning rate that training begins with; None for DP-SGLD.
         dropout: the share of units that is dropped.
     """
@@ -152,7 +152,7 @@ class Recipe:
     dropout: float = 0.0
 
     def at(self, data: str, size: Size, records: int | None = None) -> Setting:
-        """For so many records, by default all."""
+        """The setting for so many records, by default all of the size."""
         records = size.records if records is None else records
         plain = Setting(
             data,
@@ -180,13 +180,13 @@ class Recipe:
 
 
 def _rounded_down(rate: float) -> float:
-    """To seven digits: the same on every machine, and with no less noise."""
+    """The rate rounded down to seven digits: the same on every machine, and with no less noise."""
     unit = 10.0 ** (math.floor(math.log10(rate)) - 6)
     return float(f"{math.floor(rate / unit) * unit:.6e}")
 
 
 def falling(rate: float, steps: int) -> list[tuple[float, int]]:
-    """From the rate to an eighth of it in equal steps, as runs of (value, steps)."""
+    """A schedule from the rate to an eighth of it in equal steps, as runs of (value, steps)."""
     each, rest = divmod(steps, LEVELS)
     return [(rate * (1 - level / LEVELS), each + rest * (level == 0)) for level in range(LEVELS)]
 
@@ -201,7 +201,7 @@ BEST = {
     ("cnn", "mc_dropout"): Recipe("cnn", "mc_dropout", 1.5, 0.2, 1.0, 0.05),
     ("cnn", "sgd"): Recipe("cnn", "sgd", 1.5, 0.1, 2.0),
 }
-"""Those with the least negative log-likelihood in `dpbnn reproduce tuning`."""
+"""The recipes with the least negative log-likelihood in `dpbnn reproduce tuning`."""
 
 
 def three_ways(data: str, network: str, method: str, prior: str, size: Size) -> dict[str, Setting]:

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 FOREIGN = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
-"""The images that a classifier has never seen the like of."""
+"""The kind of images that a classifier of the other kind has never seen."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class SeededRun(Job):
     seed: int
     size: Size
     purpose: ClassVar[str] = ""
-    """What for, where runs of one setting are measured in several ways."""
+    """A word for the key, where runs of one setting are measured in several ways."""
     depends_on: ClassVar[tuple[str, ...]] = ("test_records", "draws")
-    """Of the size, beside the setting."""
+    """The fields of the size on which the outcome depends."""
     at_once: ClassVar[bool] = True
     """Whether runs of one length on the same data are trained at once, where a GPU can."""
 
@@ -72,17 +72,17 @@ class SeededRun(Job):
 
     @property
     def measured(self) -> dict[str, Any]:
-        """How much is measured, as JSON."""
+        """How much the run measures, as JSON."""
         return {name: getattr(self.size, name) for name in self.depends_on}
 
     @property
     def together(self) -> Hashable:
-        """Runs of one length on the same data, or each run by itself."""
+        """Data, network and length of the run, or the run itself if it is trained alone."""
         return (self.setting.data, self.setting.network, self.setting.steps) if self.at_once else self.key
 
     @property
     def trained_setting(self) -> Any:
-        """The setting, in the form that keeps what is measured."""
+        """The setting in the form that keeps the weights to be measured."""
         return self.setting
 
     def data(self, device: str) -> Any:
@@ -92,7 +92,7 @@ class SeededRun(Job):
 
     @abstractmethod
     def measure(self, release: dpbnn.Release, data: Any) -> Outcome:
-        """The outcome, from the trained network."""
+        """The outcome of the run, from its release."""
 
     def fit(self, data: Any, **more: Any) -> dpbnn.Release:
         """Train this run alone; `more` goes to `dpbnn.fit`."""
@@ -124,7 +124,7 @@ class SeededRun(Job):
 
 
 def _execution_on(device: str) -> dpbnn.Execution:
-    """In TF32 on a GPU; norms, clipping and noise are not touched by that."""
+    """TF32 on a GPU, which does not touch norms, clipping and noise."""
     return dpbnn.Execution(precision="tf32" if device == "cuda" else None)
 
 
@@ -136,7 +136,7 @@ class Training(SeededRun):
     """
 
     def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
-        """With as many draws as the size says."""
+        """All figures, or None for each kind if the network has diverged."""
         how: Any = {"num_draws": self.size.draws, "seed": self.seed}
         labels = data.y_test.cpu()
         prediction: Any = release.predict(data.x_test, **how)
@@ -170,7 +170,7 @@ class IterateAccuracy(SeededRun):
 
     @property
     def trained_setting(self) -> Setting:
-        """With an iterate for each epoch."""
+        """The sampler that keeps an iterate for each epoch."""
         return keeping(self.setting, _epochs(self.setting))
 
     def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
@@ -193,7 +193,7 @@ def steps_of_iterates(setting: Setting) -> tuple[int, ...]:
 
 
 def keeping(setting: Setting, count: int) -> Setting:
-    """The sampler with the same iterates, which keeps so many of them, evenly spaced; the last is the run's last."""
+    """The sampler with the same iterates, which keeps `count` of them, evenly spaced, the last one included."""
     steps, method = setting.steps, setting.method
     sampler = method.as_sgld(setting.plan())[0] if isinstance(method, dpbnn.SGD) else method
     assert isinstance(sampler, dpbnn.SGLD)
@@ -203,27 +203,27 @@ def keeping(setting: Setting, count: int) -> Setting:
 
 
 def figures(name: str, setting: Setting, size: Size, kind: str = "figures") -> Later:
-    """The figure of this name of each run of the setting; None where the run has diverged."""
+    """One figure of each run of the setting, None where the run has diverged."""
     return Later(Training.of(setting, size), lambda runs: [run[kind] and run[kind][name] for run in runs])
 
 
 def epsilons(setting: Any) -> Later:
-    """Of the setting, by every accountant."""
+    """Epsilon of the setting by every accountant."""
     return Later([], lambda _: by_accountant(setting.plan()))
 
 
 def tightest_epsilon(setting: Setting) -> Later:
-    """Of the setting, by the tightest valid accountant, rounded up."""
+    """Epsilon of the setting by the tightest valid accountant, rounded up."""
     return Later([], lambda _: upward(setting.plan().epsilon()))
 
 
 def about(setting: Setting, size: Size) -> Results:
-    """The setting, its seeds and its epsilon, as all rows have them."""
+    """The setting, its seeds and its epsilon, which all rows state."""
     return {"settings": setting.to_json(), "seeds": list(range(size.seeds)), "epsilon": epsilons(setting)}
 
 
 def rows_in_three_ways(data: str, priors: Mapping[str, str], kind: str, names: Iterable[str], size: Size) -> Results:
-    """A row for each network and method, with its figures of this kind by way and name."""
+    """A row for each network and method, with the figures `names` of one kind for each way to train."""
     rows = []
     for network, method in product(NETWORKS, METHODS):
         settings = three_ways(data, network, method, priors[method], size)
@@ -237,7 +237,7 @@ def rows_in_three_ways(data: str, priors: Mapping[str, str], kind: str, names: I
 
 @cache
 def images(name: str, size: Size, device: str) -> Images:
-    """The first so many of the size, standardized by public constants, on the device."""
+    """As many images as the size says, standardized by public constants, on the device."""
     every = load_images(name).standardized()
     train, test = slice(0, size.records), slice(0, size.test_records)
     return Images(name, every.x[train], every.y[train], every.x_test[test], every.y_test[test]).to(device)
@@ -256,7 +256,7 @@ def _foreign(data: Images, size: Size) -> Tensor:
 
 
 def rounded(values: Any, decimals: int = 5) -> Any:
-    """A number or all numbers in a tensor, a list or a dictionary, as JSON: None for NaN."""
+    """Round all numbers in a tensor, a list or a dictionary, and make NaN None, as JSON wants it."""
     if isinstance(values, dict):
         return {name: rounded(value, decimals) for name, value in values.items()}
     if isinstance(values, Tensor | list):

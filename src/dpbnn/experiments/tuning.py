@@ -33,12 +33,12 @@ class HeldOutTrial(SeededRun):
     purpose, depends_on = "trial", ("draws",)
 
     def data(self, device: str) -> Images:
-        """Training images alone, the last of them for judging."""
+        """Training images alone; the last of them judge the candidate."""
         every, part = images("mnist", self.size, device), self.setting.records
         return Images("mnist", every.x[:part], every.y[:part], every.x[part:], every.y[part:])
 
     def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
-        """The figures, and epsilon."""
+        """The figures on the images for judging, and epsilon."""
         prediction: Any = release.predict(data.x_test, num_draws=self.size.draws, seed=self.seed)
         if not prediction.probabilities.isfinite().all():
             raise dpbnn.DpbnnError(f"{self.key} has diverged; take it out of the candidates.")
@@ -47,7 +47,7 @@ class HeldOutTrial(SeededRun):
 
 
 def candidates(network: str, method: str, size: Size) -> list[Recipe]:
-    """All of them, or the first few."""
+    """All candidates, or the first few of them."""
     norms: tuple[float, ...]
     if method == "sgld":
         norms = (1.5, 2.0, 3.0) if network == "cnn" else (2.0, 3.0, 4.0)
@@ -88,7 +88,7 @@ def _score(row: Results) -> float:
 
 
 def winner(results: Results, network: str, method: str) -> Recipe:
-    """The least negative log-likelihood, in the mean over seeds."""
+    """The recipe with the least mean negative log-likelihood over seeds."""
     return Recipe(**min(_groups(results)[network, method], key=_score)["recipe"])
 
 

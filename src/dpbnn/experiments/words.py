@@ -31,16 +31,16 @@ __all__ = [
 ACCOUNTANTS = ("pld", "rdp", "gdp")
 WAYS = {"private": "private, paper's settings", "best": "private, best settings", "not_private": "not private"}
 Column = tuple[str, Callable[[Any], str]]
-"""Of a table: its heading, and the cell of a row."""
+"""A column of a table: its heading, and a function from a row to its cell."""
 
 
 def table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """In Markdown, from cells."""
+    """A Markdown table, from cells."""
     return "\n".join(f"| {' | '.join(line)} |" for line in [headings, ["---"] * len(headings), *lines])
 
 
 def table_of(rows: Iterable[Any], *columns: Column) -> str:
-    """In Markdown, with a line for each row of results."""
+    """A Markdown table with a line for each row of results."""
     return table([heading for heading, _ in columns], [[cell(row) for _, cell in columns] for row in rows])
 
 
@@ -58,7 +58,7 @@ def in_three_ways(headings: Mapping[str, str]) -> list[Column]:
 
 
 def by_network(rows: Sequence[Results]) -> dict[str, list[Results]]:
-    """The rows of each network that has some, by its name."""
+    """The rows of each network, by its name, without networks that have none."""
     groups = {name: [row for row in rows if row["network"] == network] for network, name in NETWORKS.items()}
     return {name: group for name, group in groups.items() if group}
 
@@ -69,7 +69,7 @@ def markdown(*parts: str) -> str:
 
 
 def number(value: float | None, decimals: int = 3) -> str:
-    """A dash for None; one digit of what is huge."""
+    """The number as text: a dash for None, and one digit if it is huge."""
     return "-" if value is None else f"{value:.{decimals}f}" if abs(value) < 1e4 else f"{value:.0e}"
 
 
@@ -91,10 +91,10 @@ def by_accountant(plan: dpbnn.PrivacyPlan) -> dict[str, float] | None:
 
 
 def upward(epsilon: float, decimals: int = 4) -> float:
-    """The next number of so few decimals: a guarantee is not rounded down."""
+    """The next larger number of so many decimals: a guarantee is not rounded down."""
     return math.ceil(epsilon * 10**decimals - 1e-9) / 10**decimals
 
 
 def private(epsilon: float | None, decimals: int = 4) -> str:
-    """An epsilon in words."""
+    """An epsilon as text, rounded up."""
     return number(None if epsilon is None else upward(epsilon, decimals), decimals)

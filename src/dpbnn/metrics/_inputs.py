@@ -1,4 +1,4 @@
-"""One set of checks for what the metrics take: tensors, NumPy arrays, lists or columns of a data frame."""
+"""Checks of the arguments of metrics: tensors, NumPy arrays, lists or columns of a data frame."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def as_numbers(name: str, values: Any) -> Tensor:
 
 
 def as_probabilities(values: Any) -> Tensor:
-    """``[records, classes]``, every row a distribution; in the type that they came in."""
+    """Probabilities of shape ``[records, classes]``, every row a distribution, in the type of `values`."""
     probabilities = as_numbers("probabilities", values)
     if probabilities.dim() != 2 or not probabilities.is_floating_point():
         raise DpbnnError(
@@ -84,7 +84,7 @@ def as_labels(values: Any, probabilities: Tensor) -> Tensor:
 
 
 def check_real(prediction: RealPrediction) -> None:
-    """Refuse another prediction, and means and variances that are no mixture of Gaussians."""
+    """Refuse predictions of another kind, and means and variances that are no mixture of Gaussians."""
     if not isinstance(prediction, RealPrediction):
         raise DpbnnError(
             f"prediction must be a RealPrediction, as release.predict returns for real outputs, got "
@@ -104,7 +104,7 @@ def check_real(prediction: RealPrediction) -> None:
 
 
 def as_targets(values: Any, prediction: RealPrediction) -> Tensor:
-    """``[records, outputs]`` in float64."""
+    """Targets of shape ``[records, outputs]`` in float64."""
     check_real(prediction)
     targets = as_numbers("targets", values)
     shape = prediction.means.shape[1:]
@@ -120,7 +120,7 @@ def as_targets(values: Any, prediction: RealPrediction) -> Tensor:
 
 
 def as_scores(name: str, values: Any) -> Tensor:
-    """``[records]`` in float64, in which every other type has its order."""
+    """Scores of shape ``[records]`` in float64, which keeps the order of every other type."""
     scores = as_numbers(name, values)
     if scores.dim() != 1 or scores.isnan().any():
         raise DpbnnError(
@@ -131,7 +131,7 @@ def as_scores(name: str, values: Any) -> Tensor:
 
 
 def as_correctness(values: Any, num_records: int) -> Tensor:
-    """``[records]`` of 0 (wrong) and 1 (correct), in float64, from booleans only: labels may be 0 and 1 as well."""
+    """0 (wrong) or 1 (correct) for each record, in float64, from booleans only: labels may be 0 and 1 as well."""
     # A tensor compared with a list is a single False.
     correct = torch.tensor(values) if isinstance(values, bool) else as_numbers("correct", values)
     if correct.dim() != 1 or correct.dtype != torch.bool:

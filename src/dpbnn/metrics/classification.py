@@ -154,7 +154,7 @@ def adaptive_calibration_error(probabilities: Any, labels: Any, num_bins: int = 
 
 
 def _top_label(probabilities: Any, labels: Any) -> tuple[Tensor, Tensor]:
-    """Confidence in the type that it came in, and 1 or 0 for a correct or a wrong top label."""
+    """The confidence of each record, in the type of its probabilities, and 1 or 0 for a right or wrong top label."""
     checked = as_probabilities(probabilities)
     return checked.amax(dim=1), (checked.argmax(dim=1) == as_labels(labels, checked)).double()
 

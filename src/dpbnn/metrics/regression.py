@@ -42,7 +42,7 @@ __all__ = [
 
 LEVELS = tuple(percent / 100 for percent in range(5, 100, 5))
 VALUES_AT_A_TIME = 2**18
-"""Of the means: a few times 2 MiB of working memory, however large the prediction."""
+"""The most means that are used at once: a few times 2 MiB of memory, however large the prediction."""
 
 
 @dataclass(eq=False)
@@ -66,7 +66,7 @@ def rmse(prediction: RealPrediction, targets: Any) -> float:
 
 
 def negative_log_likelihood(prediction: RealPrediction, targets: Any) -> float:
-    """Of the mixture, in nats, averaged over the records; a record's outputs are taken together, as in likelihoods."""
+    """The mixture's, in nats, averaged over the records; a record's outputs are taken together, as in likelihoods."""
     total = 0.0
     for part, y in _parts(prediction, as_targets(targets, prediction)):
         terms = (y - part.means).square() / part.variances + part.variances.log() + math.log(2 * math.pi)
@@ -130,7 +130,7 @@ def _mean_absolute(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def _parts(prediction: RealPrediction, targets: Tensor) -> Iterator[tuple[RealPrediction, Tensor]]:
-    """Some records at a time, in float64 on the CPU."""
+    """Split prediction and targets into some records at a time, in float64 on the CPU."""
     draws, _, outputs = prediction.means.shape
     rows = max(1, VALUES_AT_A_TIME // (draws * outputs))
     pieces = (prediction.means.split(rows, dim=1), prediction.variances.split(rows, dim=1), targets.split(rows))

@@ -1,4 +1,4 @@
-"""Pictures of predicted real outputs: bands around the mean, and how often they hold what they promise."""
+"""Pictures of predicted real outputs: bands around the mean, and how many targets lie inside them."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""The one style of all pictures: colours, sizes, and what every plot does alike."""
+"""The style of all pictures: colours, sizes, and the steps that all plots share."""
 
 import math
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def start(axes: "Axes | None", height: float = 75) -> "tuple[Figure, Axes]":
 
 
 def expect(name: str, value: object, kind: type, call: str) -> None:
-    """Refuse what is no result of `call`, a function of dpbnn.metrics; mostly it is the prediction itself."""
+    """Refuse a value that is not of `kind`, the result of `call`, a function of dpbnn.metrics."""
     if not isinstance(value, kind):
         raise DpbnnError(
             f"{name} must be a {kind.__name__}, got {type(value).__name__}; make one first: dpbnn.metrics.{call}"
@@ -60,7 +60,7 @@ def expect(name: str, value: object, kind: type, call: str) -> None:
 
 
 def column(name: str, values: Any, cure: str) -> Tensor:
-    """``[records]`` or ``[records, 1]`` as the former."""
+    """Values of shape ``[records]`` or ``[records, 1]``, as ``[records]``."""
     numbers = as_numbers(name, values)
     if numbers.dim() != 1 and numbers.shape[1:] != (1,):
         raise DpbnnError(
@@ -101,12 +101,12 @@ def panels(rows: int, columns: int, width: float = 170, height: float = 60) -> "
 
 
 def top_legend(figure: "Figure", axes: "Axes", columns: int) -> None:
-    """One legend for all panels, above them."""
+    """Put one legend for all panels above them."""
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=columns, frameon=False, fontsize=7)
 
 
 def plain(axes: "Axes") -> None:
-    """No frame, small ticks."""
+    """Take the frame away, and make ticks and labels small."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8)
     for label in (axes.xaxis.label, axes.yaxis.label):
@@ -114,7 +114,7 @@ def plain(axes: "Axes") -> None:
 
 
 def finish(axes: "Axes", title: str, columns: int) -> None:
-    """The legend above the axes, where it covers nothing, and the title above the legend."""
+    """Put the legend above the axes, where it covers nothing, and the title above the legend."""
     legend = axes.legend(
         loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, frameon=False, fontsize=7.5, borderaxespad=0.2,
         borderpad=0.2, handlelength=1.6, columnspacing=1.2,
@@ -126,7 +126,7 @@ def finish(axes: "Axes", title: str, columns: int) -> None:
 
 
 def outline(axes: "Axes", edges: Tensor, heights: Tensor, colour: str, hatch: str | None, label: str) -> None:
-    """A histogram that another one can be seen through, and told from in print."""
+    """Draw a histogram through which another one shows, hatched so that they differ in print."""
     axes.stairs(
         heights.numpy(), edges.numpy(), fill=True, facecolor=(colour, 0.25), edgecolor=colour, hatch=hatch,
         linewidth=1.2, label=label,
