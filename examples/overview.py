@@ -1,7 +1,7 @@
 """The picture at the top of the README: `python examples/overview.py docs/images/overview.png`.
 
-A private network reads handwritten digits that it has not seen. Above are three of them, with its answer and how sure it
-is. Below is the use of that: the more it may abstain where it is least sure, the more of its answers are right.
+A private network reads handwritten digits that it has not seen. Above are three of them, with its answer and how sure
+it is. Below is the use of that: the more it may abstain where it is least sure, the more of its answers are right.
 """
 
 import sys

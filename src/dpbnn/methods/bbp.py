@@ -77,7 +77,7 @@ class _StepDraws:
         self.each = [Draw(w.views, e.views) for w, e in zip(self.w, self.e, strict=True)]
 
     def compute(self, state: BBPState) -> None:
-        """All the rest from mean, rho and e, for every call of `weights`: each may be captured in a graph of its own."""
+        """Set the rest from mean, rho and e, for each call of `weights`: each may be captured in a graph of its own."""
         torch.sigmoid(state.rho.numbers, out=self.slope.numbers)
         std = torch.clamp(state.rho.numbers, max=LARGEST_RHO, out=self.std.numbers).exp_().log1p_()
         for e, w in zip(self.e, self.w, strict=True):

@@ -3,8 +3,8 @@
     ESS = S / (1 + 2 sum_k rho_k)
 
 for S samples with autocorrelations rho_k. The sum stops where the sum of two neighbours is no longer positive, and no
-such pair counts for more than the one before, as in a reversible chain (Geyer 1992). A chain that still drifts is worth a
-handful of draws, however long it is.
+such pair counts for more than the one before, as in a reversible chain (Geyer 1992). A chain that still drifts is worth
+a handful of draws, however long it is.
 
     >>> import torch
     >>> independent = torch.randn(4000, 1, generator=torch.Generator().manual_seed(0))
