@@ -34,6 +34,18 @@ def by_a_global():
     return GLOBAL.random() < 0.01
 
 
+class WithStaticMethod:
+    @staticmethod
+    def is_rare():
+        return by_a_global()
+
+
+class WithProperty:
+    @property
+    def is_rare(self):
+        return by_a_global()
+
+
 def holders():
     rng = np.random.default_rng(0)
     return {
@@ -42,6 +54,9 @@ def holders():
         "bound method": rng.random,
         "closure": lambda: rng.random(),
         "global": by_a_global,
+        "global, in a function inside": lambda: [GLOBAL.random() for _ in range(3)],
+        "static method": WithStaticMethod(),
+        "property": WithProperty(),
         "partial": partial(max, rng),
         "slots": WithSlots(rng),
         "object": Erasing(rng),

@@ -10,7 +10,7 @@ from torch import nn
 
 import dpbnn
 from dpbnn.clipping import check_model
-from dpbnn.models.replica import Pool, replica, state_of, switches_of
+from dpbnn.models.replica import Pool, replica, state_of, structure_of
 
 
 class Odd(nn.Module):
@@ -141,10 +141,10 @@ def test_parametrized_and_transformer_modules_have_replicas_that_run_alike():
 )
 def test_a_change_of_the_model_is_noticed(change):
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
-    before = switches_of(model)
-    assert switches_of(model) == before
+    before = structure_of(model)
+    assert structure_of(model) == before
     change(model)
-    assert switches_of(model) != before
+    assert structure_of(model) != before
 
 
 class Gated(nn.Module):
@@ -192,11 +192,11 @@ def test_what_comes_after_something_that_is_gone_is_not_taken_for_it():
     first = nn.Linear(2, 2)
     model = nn.Sequential(first)
     model.then = torch.zeros(2)
-    before, number = switches_of(model), id(model.then)
+    before, number = structure_of(model), id(model.then)
     for _ in range(100):
         model.then = None
         model.then = torch.zeros(2)
-        assert switches_of(model) != before
+        assert structure_of(model) != before
         if id(model.then) == number:
             return
     pytest.skip("no address came again")

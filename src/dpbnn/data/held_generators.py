@@ -12,14 +12,15 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
-from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
+from itertools import islice
+from types import BuiltinMethodType, FunctionType, ModuleType
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpbnn._internals import global_generators
+from dpbnn.models.replica import REFERRING, globals_of, inside
 
 __all__ = ["holds_generator"]
 
@@ -49,23 +50,17 @@ def holds_generator(start: object) -> bool:
 
 
 def _inside(value: object) -> Iterator[object]:
-    if isinstance(value, dict):
-        yield from list(value.values())[:MOST_OF_A_COLLECTION]
-    elif isinstance(value, (list, tuple, set, frozenset, deque)):
-        yield from list(value)[:MOST_OF_A_COLLECTION]
-    elif isinstance(value, (MethodType, BuiltinMethodType)):
+    if isinstance(value, FunctionType):
+        yield from (held for _, held in globals_of(value))
+    if isinstance(value, REFERRING):
+        yield from (held for _, held in islice(inside(value), MOST_OF_A_COLLECTION))
+    elif isinstance(value, BuiltinMethodType):
         yield value.__self__
-        yield getattr(value, "__func__", None)
-    elif isinstance(value, partial):
-        yield from (value.func, value.args, value.keywords)
-    elif isinstance(value, FunctionType):
-        names = set(value.__code__.co_names)
-        yield from (held for name, held in value.__globals__.items() if name in names)
-        yield from (value.__defaults__, value.__kwdefaults__, value.__closure__)
-    elif isinstance(value, CellType):
-        with suppress(ValueError):  # an empty one
-            yield value.cell_contents
-    elif isinstance(value, nn.Module) or hasattr(value, "__dict__") or hasattr(value, "__slots__"):
+    elif isinstance(value, property):
+        yield value.fget
+    elif isinstance(value, (staticmethod, classmethod)):
+        yield value.__func__
+    else:
         yield from _attributes(value)
 
 

@@ -26,10 +26,12 @@ from torch import Tensor, nn
 from dpbnn._internals import MODULE_PARTS
 from dpbnn.errors import DpbnnError
 
-__all__ = ["Identity", "Pool", "replica", "state_of", "switches_of"]
+__all__ = ["REFERRING", "Pool", "globals_of", "inside", "replica", "state_of", "structure_of"]
 
 Item = TypeVar("Item")
 COLLECTIONS = (list, tuple, set, frozenset, deque)
+REFERRING = (dict, *COLLECTIONS, FunctionType, MethodType, partial, CellType, weakref.ref)
+"""The types besides modules that `inside` looks into."""
 DEPTH = 4
 """How deep attributes are compared."""
 
@@ -79,12 +81,12 @@ def _tensors(model: nn.Module) -> Iterator[Tensor]:
 
 
 def _redirected(value: Any, originals: set[int], copies: dict[int, Any]) -> Any:
-    """The value; a function that refers to the model is made again on the replica."""
+    """The value; a function that refers to the model is made again and refers to the replica."""
     if isinstance(value, dict) and value and all(isinstance(inner, FunctionType) for inner in value.values()):
         return type(value)((key, _redirected(inner, originals, copies)) for key, inner in value.items())
     if not isinstance(value, FunctionType) or _path_to(originals, [("", value)]) is None:
         return value
-    names = {name: copies.get(id(held), held) for name, held in _globals_of(value) if isinstance(held, nn.Module)}
+    names = {name: copies.get(id(held), held) for name, held in globals_of(value) if isinstance(held, nn.Module)}
     cells = [
         cell if _path_to(originals, [("", cell)]) is None else CellType(copy.deepcopy(cell.cell_contents, copies))
         for cell in value.__closure__ or ()
@@ -105,12 +107,12 @@ def _path_to(targets: set[int], starts: Iterable[tuple[str, object]]) -> str | N
             return name
         if id(value) not in seen:
             seen.add(id(value))
-            waiting.extend((f"{name}.{part}".strip("."), inner) for part, inner in _inside(value))
+            waiting.extend((f"{name}.{part}".strip("."), inner) for part, inner in inside(value))
     return None
 
 
-def _inside(value: object) -> Iterator[tuple[str, object]]:
-    """The objects that an attribute of a module refers to; those of a module have names."""
+def inside(value: object) -> Iterator[tuple[str, object]]:
+    """The objects that a value refers to; those of a module have names. Of a function's globals, modules alone."""
     if isinstance(value, nn.Module):
         yield from vars(value).items()
         return
@@ -124,7 +126,7 @@ def _inside(value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, partial):
         inner = value.func, value.args, value.keywords
     elif isinstance(value, FunctionType):
-        modules = (held for _, held in _globals_of(value) if isinstance(held, nn.Module))
+        modules = (held for _, held in globals_of(value) if isinstance(held, nn.Module))
         inner = value.__defaults__, value.__kwdefaults__, value.__closure__, *modules
     elif isinstance(value, weakref.ref):
         inner = (value(),)
@@ -134,7 +136,7 @@ def _inside(value: object) -> Iterator[tuple[str, object]]:
     yield from (("", part) for part in inner)
 
 
-def _globals_of(function: FunctionType) -> Iterator[tuple[str, object]]:
+def globals_of(function: FunctionType) -> Iterator[tuple[str, object]]:
     """The globals used by a function and by the functions inside it."""
     codes = [function.__code__]
     while codes:
@@ -143,8 +145,8 @@ def _globals_of(function: FunctionType) -> Iterator[tuple[str, object]]:
         yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)
 
 
-class Identity:
-    """Equal for the same living object alone, where the `id` of an object may return after its end."""
+class _Identity:
+    """Equal for the same living object alone; an `id` may be given to another object later."""
 
     def __init__(self, value: object) -> None:
         self._number = id(value)
@@ -155,24 +157,24 @@ class Identity:
             self._get = lambda: value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and self._get() is not None and self._get() is other._get()
+        return isinstance(other, _Identity) and self._get() is not None and self._get() is other._get()
 
     def __hash__(self) -> int:
         return self._number
 
 
-def switches_of(model: nn.Module) -> Hashable:
-    """A key that changes with a model's modules, attributes and tensors; plain values and identities are compared."""
+def structure_of(model: nn.Module) -> Hashable:
+    """A key that changes with a model's modules, attributes and tensors, but not with what the tensors hold."""
     modules = tuple((name, *_key_of_module(module)) for name, module in model.named_modules())
-    parameters = tuple((Identity(p), p.requires_grad, p.shape, p.dtype) for p in model.parameters())
-    return modules, parameters, tuple(map(Identity, model.buffers()))
+    parameters = tuple((_Identity(p), p.requires_grad, p.shape, p.dtype) for p in model.parameters())
+    return modules, parameters, tuple(map(_Identity, model.buffers()))
 
 
 def state_of(model: nn.Module, *others: object) -> Hashable:
     """A key of everything that a model's outputs depend on except its trained weights, and of further objects."""
     fixed = (values for values in _tensors(model) if not (isinstance(values, nn.Parameter) and values.requires_grad))
     keys = tuple((_key_of_class(type(other)), _key_of(other, DEPTH)) for other in others)
-    return switches_of(model), tuple(map(_digest, fixed)), keys
+    return structure_of(model), tuple(map(_digest, fixed)), keys
 
 
 def _digest(values: Tensor) -> bytes:
@@ -190,7 +192,7 @@ def _key_of_class(kind: type) -> Hashable:
     """The attributes of a user's class and of its bases."""
     kinds = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in ("builtins", "torch", "dpbnn")]
     return tuple(
-        (Identity(base), name, _key_of(value, DEPTH))
+        (_Identity(base), name, _key_of(value, DEPTH))
         for base in kinds
         for name, value in vars(base).items()
         if not (name.startswith("__") and name.endswith("__") and name != "__call__")
@@ -202,19 +204,19 @@ def _key_of(value: object, depth: int) -> Hashable:
     if value is None or isinstance(value, (bool, int, float, str)):
         return type(value), value
     if depth == 0 or isinstance(value, (Tensor, nn.Module, type)):
-        return Identity(value)
+        return _Identity(value)
     if isinstance(value, dict):
         return tuple((_key_of(key, 0), _key_of(inner, depth - 1)) for key, inner in value.items())
     if isinstance(value, (*COLLECTIONS, FunctionType, CellType)):
-        kind = Identity(value) if isinstance(value, FunctionType) else type(value)
-        return kind, tuple(_key_of(inner, depth - 1) for _, inner in _inside(value))
+        kind = _Identity(value) if isinstance(value, FunctionType) else type(value)
+        return kind, tuple(_key_of(inner, depth - 1) for _, inner in inside(value))
     if not callable(value) and hasattr(value, "__dict__"):
         return type(value), _key_of(vars(value), depth - 1)
-    return Identity(value)
+    return _Identity(value)
 
 
 class Pool(Generic[Item]):
-    """Costly objects, each of which serves one thread at a time; all are made again when `key()` changes."""
+    """Costly objects. Each serves one thread at a time; all are made again when `key()` changes."""
 
     def __init__(self, make: Callable[[], Item], key: Callable[[], Any]) -> None:
         self._make, self._key = make, key

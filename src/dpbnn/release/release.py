@@ -30,7 +30,7 @@ from dpbnn.files.json_values import or_null, unless_null
 from dpbnn.models.dropout import dropout_layers
 from dpbnn.models.likelihoods import LIKELIHOODS, Likelihood
 from dpbnn.models.networks import NETWORKS, rebuild
-from dpbnn.models.replica import Pool, replica, switches_of
+from dpbnn.models.replica import Pool, replica, structure_of
 from dpbnn.posterior import POSTERIORS, Posterior
 from dpbnn.prediction import Prediction
 from dpbnn.prediction.memory import Measurements
@@ -112,7 +112,7 @@ class Release:
     def _networks(self) -> Pool[Objective]:
         """Replicas of the model, for one thread each."""
         objective = partial(objective_of, self.model, self.likelihood, self.posterior)
-        return Pool(objective, key=lambda: switches_of(self.model))
+        return Pool(objective, key=lambda: structure_of(self.model))
 
     @cached_property
     def _measurements(self) -> Measurements:

@@ -26,7 +26,7 @@ from dpbnn.clipping.rules import rule_for
 from dpbnn.device.generators import Generators, drawing_from
 from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Likelihood
-from dpbnn.models.replica import replica, state_of, switches_of
+from dpbnn.models.replica import replica, state_of, structure_of
 from dpbnn.types import Weights
 
 __all__ = ["CheckedModel", "check_model"]
@@ -83,9 +83,9 @@ def check_model(
     known = _verdicts.setdefault(model, {})
     is_new, working = must_try or key not in known, replica(model)
     if is_new:
-        before = switches_of(model)
+        before = structure_of(model)
         verdict = try_out(working, likelihood, x, y)
-        if switches_of(model) != before:
+        if structure_of(model) != before:
             raise DpbnnError(
                 "The model is changed by runs of its copy: something in it refers to the model itself, where no copy "
                 "can follow, and keeps what records leave there without noise; use the module that it is called with."

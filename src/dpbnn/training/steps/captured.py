@@ -23,7 +23,7 @@ from dpbnn._warn import warn
 from dpbnn.clipping import Sums, clip_and_sum
 from dpbnn.data.records import ResidentRecords, generators_of_the_process
 from dpbnn.device.streams import beside, branches, join
-from dpbnn.models.replica import switches_of
+from dpbnn.models.replica import structure_of
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.noise.source import AddsNoise
 from dpbnn.schedule import by_step
@@ -226,7 +226,7 @@ class CapturedSteps:
     def _host_state(self) -> list[Any]:
         """What a capture must not change: modules, states, and generators on the host that a model might draw from."""
         masks = self._masks.on(torch.device("cpu")).get_state().numpy().tobytes()
-        modules = [switches_of(work.checked.objective.model) for work in self._runs]
+        modules = [structure_of(work.checked.objective.model) for work in self._runs]
         return [masks, generators_of_the_process(), *modules, *map(_host_part, self.states)]
 
     def _part(self, step: int, size: int) -> None:
