@@ -19,7 +19,7 @@ def test_a_template_is_filled_with_the_outcomes_of_its_jobs():
         "pair": (1, 2),
     }
     item = Item("name", "Title", lambda size: template, str, lambda results: Figure())
-    assert item.jobs(QUICK) == [one, two, three], "each job once, and only what is looked at"
+    assert list(item.jobs(QUICK).values()) == [one, two, three], "each job once, and only what is looked at"
     outcomes = {job.key: {"twice": 2 * job.number} for job in (one, two, three)}
     assert item.results(QUICK, outcomes) == {
         "rows": [{"all": [2, 4], "first": 6}],
@@ -35,16 +35,16 @@ def test_a_template_is_filled_with_the_outcomes_of_its_jobs():
 def test_the_settings_of_a_job_are_json_and_a_part_of_its_key(name):
     jobs = ITEMS[name].jobs(QUICK)
     assert jobs
-    for job in jobs:
+    for job in jobs.values():
         assert json.loads(json.dumps(job.settings)) is not None
         assert mark_of(job.settings) in job.key, "other settings give another key"
 
 
 def test_reliability_and_confidence_are_of_the_same_runs():
-    reliability, confidence = ({job.key for job in ITEMS[name].jobs(QUICK)} for name in ("reliability", "confidence"))
+    reliability, confidence = (ITEMS[name].jobs(QUICK).keys() for name in ("reliability", "confidence"))
     assert confidence < reliability
 
 
 def test_the_full_size_is_another_run():
-    quick, full = ({job.key for job in ITEMS["regression"].jobs(size)} for size in (QUICK, FULL))
+    quick, full = (ITEMS["regression"].jobs(size).keys() for size in (QUICK, FULL))
     assert not quick & full

@@ -2,43 +2,44 @@
 
 import pytest
 
-from dpbnn.experiments.running import JobStore, run_jobs, write
+from dpbnn.experiments.running import run_jobs, write
 from tests.experiments.doubling import Doubling
 
 
-def run(store, jobs, minutes=None):
-    return {key: done.outcome for key, done in run_jobs(jobs, store, "cpu", minutes, show=False).items()}
+def run(folder, jobs, minutes=None):
+    done = run_jobs({job.key: job for job in jobs}, folder, "cpu", minutes, show=False)
+    return {key: kept["found"] for key, kept in done.items()}
 
 
 @pytest.mark.guarantees("A job that is done is not done again, unless its settings have changed.")
 def test_every_job_is_done_once_and_jobs_of_a_kind_together(tmp_path):
-    store, jobs = JobStore(tmp_path), [Doubling(number) for number in (1, 2, 3, 1)]
-    assert run(store, jobs) == {f"twice {number}": {"twice": 2 * number} for number in (1, 2, 3)}
+    jobs = [Doubling(number) for number in (1, 2, 3, 1)]
+    assert run(tmp_path, jobs) == {f"twice {number}": {"twice": 2 * number} for number in (1, 2, 3)}
     assert sorted(Doubling.done) == [1, 2, 3]
     assert sorted(Doubling.batches) == [1, 2]
-    assert run(store, [*jobs, Doubling(5)])["twice 5"] == {"twice": 10}
+    assert run(tmp_path, [*jobs, Doubling(5)])["twice 5"] == {"twice": 10}
     assert sorted(Doubling.done) == [1, 2, 3, 5]
 
 
 @pytest.mark.guarantees("A job that is done is not done again, unless its settings have changed.")
 def test_a_job_with_other_settings_is_another_job(tmp_path):
-    run(JobStore(tmp_path), [Doubling(1)])
-    run(JobStore(tmp_path), [Doubling(1, version=2)])
+    run(tmp_path, [Doubling(1)])
+    run(tmp_path, [Doubling(1, version=2)])
     assert Doubling.done == [1, 1]
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
-    store, jobs = JobStore(tmp_path), [Doubling(number) for number in (1, 3, 5, 7)]
+    jobs = [Doubling(number) for number in (1, 3, 5, 7)]
     Doubling.fails_at = {5}
     with pytest.raises(KeyboardInterrupt):
-        run(store, jobs)
+        run(tmp_path, jobs)
     Doubling.fails_at = set()
-    assert len(run(store, jobs)) == 4
+    assert len(run(tmp_path, jobs)) == 4
     assert Doubling.done == [1, 3, 5, 7]
 
 
 def test_nothing_is_begun_after_the_time(tmp_path):
-    assert run(JobStore(tmp_path), [Doubling(1), Doubling(2)], minutes=-1) == {}
+    assert run(tmp_path, [Doubling(1), Doubling(2)], minutes=-1) == {}
     assert Doubling.done == []
 
 

@@ -119,11 +119,11 @@ class Item:
     section: Callable[[Results], str]
     picture: "Callable[[Results], Figure]"
 
-    def jobs(self, size: Size) -> list[Job]:
-        """All jobs that the results need, each once."""
+    def jobs(self, size: Size) -> dict[str, Job]:
+        """All jobs that the results need, by their keys."""
         jobs: dict[str, Job] = {}
         _filled(self.template(size), lambda later: jobs.update({job.key: job for job in later.jobs}))
-        return list(jobs.values())
+        return jobs
 
     def results(self, size: Size, outcomes: Mapping[str, Outcome]) -> Results:
         """The template, filled with the outcomes of all jobs by their keys."""

@@ -16,7 +16,7 @@ import torch
 from dpbnn.errors import DpbnnError
 from dpbnn.experiments import ITEMS
 from dpbnn.experiments.item import Item, Results, Size
-from dpbnn.experiments.running import JobStore, run_jobs, write
+from dpbnn.experiments.running import run_jobs, write
 
 __all__ = ["FOLDER", "PAGE", "Reproduced", "page", "picture_mark", "reproduce", "write_page"]
 
@@ -51,26 +51,25 @@ def reproduce(
 ) -> Reproduced:
     """Do the jobs that are not done yet, and write all items that are complete."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    store = JobStore(folder / FOLDER / ".jobs")
+    jobs = {name: ITEMS[name].jobs(size) for name in names}
+    every = {key: job for some in jobs.values() for key, job in some.items()}
+    kept = folder / FOLDER / ".jobs"
     try:
-        store.folder.mkdir(parents=True, exist_ok=True)
+        kept.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DpbnnError(f"--out must be a folder that can be written to, got {folder} ({error}).") from error
-    jobs = {name: ITEMS[name].jobs(size) for name in names}
-    done = run_jobs([job for name in names for job in jobs[name]], store, device, minutes, show)
-    keys = {name: [job.key for job in jobs[name]] for name in names}
-    complete = [name for name in names if all(key in done for key in keys[name])]
-    outcomes = {key: job.outcome for key, job in done.items()}
+    done = run_jobs(every, kept, device, minutes, show)
+    complete = [name for name in names if jobs[name].keys() <= done.keys()]
     for name in complete:
-        about = [done[key].about for key in keys[name]]
-        _write_item(ITEMS[name], ITEMS[name].results(size, outcomes), size, about, folder)
+        _write_item(ITEMS[name], size, {key: done[key] for key in jobs[name]}, folder)
     write_page(folder)
-    every = {key for name in names for key in keys[name]}
-    return Reproduced(tuple(complete), len(every - set(done)), len(every))
+    return Reproduced(tuple(complete), len(every) - len(done), len(every))
 
 
-def _write_item(item: Item, results: Results, size: Size, about: Sequence[Mapping[str, Any]], folder: Path) -> None:
-    """Write results and picture; `about` says where and when each job was done, and how long it took."""
+def _write_item(item: Item, size: Size, done: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+    """Write results and picture from what is kept of the item's jobs."""
+    results = item.results(size, {key: job["found"] for key, job in done.items()})
+    about = [job["about"] for job in done.values()]
     where = {name: ", ".join(sorted({job[name] for job in about})) for name in ("device", "torch", "python", "date")}
     seconds = round(sum(job["seconds"] for job in about), 1)
     whole = {"name": item.name, "format": FORMAT, "size": size.name, **where, "seconds": seconds} | results

@@ -10,8 +10,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -20,72 +19,49 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dpbnn.experiments.item import Job, Outcome
+from dpbnn.experiments.item import Job
 
-__all__ = ["Done", "JobStore", "run_jobs", "write"]
+__all__ = ["run_jobs", "write"]
 
 AT_ONCE = 10
 """The most jobs that are handed over at a time."""
 
 
-@dataclass(frozen=True)
-class Done:
-    """The outcome of a job, and about it machine, day and seconds; the first job of a batch bears what all share."""
-
-    outcome: Outcome
-    about: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class JobStore:
-    """A folder with a file for each job that is done."""
-
-    folder: Path
-
-    def done(self, job: Job) -> Done | None:
-        """The outcome of the job, if it is done."""
-        file = self._file(job)
-        if not file.is_file():
-            return None
-        kept = json.loads(file.read_text())
-        return Done(kept["found"], kept["about"])
-
-    def keep(self, job: Job, done: Done) -> None:
-        """Write the outcome of the job to its file."""
-        text = json.dumps({"key": job.key, "settings": job.settings, "found": done.outcome, "about": done.about})
-        write(self._file(job), text.encode())
-
-    def _file(self, job: Job) -> Path:
-        """The job's file, named by a hash of all that the outcome depends on."""
-        mark = hashlib.sha256(json.dumps([job.key, job.settings], sort_keys=True).encode()).hexdigest()[:20]
-        return self.folder / f"{mark}.json"
-
-
 def run_jobs(
-    jobs: Iterable[Job], store: JobStore, device: str, minutes: float | None, show: bool
-) -> Mapping[str, Done]:
-    """The outcomes of all jobs, by their keys; jobs that are not done are done now, until the time is up."""
-    every = list({job.key: job for job in jobs}.values())
-    done = {job.key: kept for job in every if (kept := store.done(job)) is not None}
-    left = [job for job in every if job.key not in done]
+    jobs: Mapping[str, Job], folder: Path, device: str, minutes: float | None, show: bool
+) -> dict[str, dict[str, Any]]:
+    """Do the jobs that have no file in the folder, until the time is up; return what the file of each done job holds.
+
+    A file has the outcome as "found", and as "about" machine, day and seconds. The first job of a batch bears what all
+    share.
+    """
+    done = {key: json.loads(file.read_text()) for key, job in jobs.items() if (file := _file(folder, job)).is_file()}
+    left = [job for key, job in jobs.items() if key not in done]
     end = time.monotonic() + 60 * (minutes if minutes is not None else float("inf"))
     columns = MofNCompleteColumn(), BarColumn(20), TimeRemainingColumn(), TextColumn("{task.description}")
     console = Console(stderr=True)
     hidden = not (show and left and console.is_terminal)
     with Progress(*columns, console=console, disable=hidden, transient=True) as bar:
-        task = bar.add_task("", total=len(every), completed=len(done))
-        for some in _batches(left):
+        task = bar.add_task("", total=len(jobs), completed=len(done))
+        for batch in _batches(left):
             if time.monotonic() > end:
                 break
-            bar.update(task, description=some[0].key)
+            bar.update(task, description=batch[0].key)
             start = time.monotonic()
-            for job, result in zip(some, type(some[0]).run_all(some, device), strict=True):
+            for job, outcome in zip(batch, type(batch[0]).run_all(batch, device), strict=True):
                 start, seconds = time.monotonic(), round(time.monotonic() - start, 3)
                 about = _machine("cpu" if job.on_host else device) | {"seconds": seconds}
-                done[job.key] = Done(json.loads(json.dumps(result)), about)
-                store.keep(job, done[job.key])
+                text = json.dumps({"key": job.key, "settings": job.settings, "found": outcome, "about": about})
+                write(_file(folder, job), text.encode())
+                done[job.key] = json.loads(text)
                 bar.advance(task)
     return done
+
+
+def _file(folder: Path, job: Job) -> Path:
+    """The job's file, named by a hash of all that the outcome depends on."""
+    mark = hashlib.sha256(json.dumps([job.key, job.settings], sort_keys=True).encode()).hexdigest()[:20]
+    return folder / f"{mark}.json"
 
 
 def _machine(device: str) -> dict[str, str]:
@@ -93,7 +69,7 @@ def _machine(device: str) -> dict[str, str]:
     return {"device": name, "torch": torch.__version__, "python": platform.python_version(), "date": f"{date.today()}"}
 
 
-def _batches(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
+def _batches(jobs: Iterable[Job]) -> Iterator[list[Job]]:
     """Batches of jobs of one kind that can run together, in the order of their first jobs."""
     groups: dict[Any, list[Job]] = {}
     for job in jobs:
