@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from torch.utils.data import TensorDataset
 
 from dpbnn.lint import Subject, inspect
@@ -21,12 +22,26 @@ def test_arrays_of_other_kinds_are_compared_too():
         lambda x, y: (x.clone().requires_grad_().detach(), y),
         lambda x, y: (TensorDataset(x, y), None),
         lambda x, y: (x.numpy(), y.clone()),
+        lambda x, y: (x.T, y.clone()),
+        lambda x, y: (x[:, ::2], y.clone()),
     ],
 )
 def test_training_data_is_known_again_in_other_clothes(public):
     x, y = X.clone(), Y.clone()
     found = inspect(Subject(PLAN, x=TensorDataset(x, y), public_data=public(x, y)))
     assert [own.name for own in found] == ["evaluation-on-training-data"]
+
+
+def test_a_list_or_data_set_is_known_again_whatever_it_holds():
+    rows = X.tolist()
+    found = inspect(Subject(PLAN, x=rows, y=Y, public_data=(rows, Y.clone())))
+    assert [own.name for own in found] == ["evaluation-on-training-data"]
+
+
+def test_a_sparse_tensor_of_a_data_set_is_passed_over():
+    records = TensorDataset(X, Y)
+    records.graph = torch.eye(3).to_sparse()
+    assert inspect(Subject(PLAN, x=records, public_data=(X.clone(), Y.clone()))) == []
 
 
 def test_two_parts_of_one_array_are_not_the_same():

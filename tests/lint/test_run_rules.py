@@ -11,7 +11,7 @@ from tests.lint.test_lint import LEVEL, X, Y, network, norms_between, setup
 
 def test_networks_are_tried_whatever_the_records_come_in():
     mixing = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
-    for x, y in ((X.double().numpy(), Y.numpy()), (TensorDataset(X, Y), None)):
+    for x, y in ((X.double().numpy(), Y.numpy()), (X.tolist(), Y.tolist()), (TensorDataset(X, Y), None)):
         assert [own.name for own in inspect(setup(model=mixing, x=x, y=y)) if own.severity == "hole"] == ["records-mix"]
         assert inspect(setup(x=x, y=y)) == []
 

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
-from itertools import product
+from itertools import product, starmap
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from dpbnn.privacy.queries.contributions import numbered
 HARMLESS = (
     "FunctionTransformer", "Normalizer", "Binarizer", "PolynomialFeatures", "FeatureHasher", "HashingVectorizer",
 )  # fmt: skip
-"""Transformers of scikit-learn's that learn nothing from the rows."""
+"""Transformers of scikit-learn that learn nothing from the rows."""
 WITH_PARTS = ("steps", "transformers", "transformer_list")
 """Attributes of pipelines, column transformers and unions that list their parts, each with its name before it."""
 IDENTIFIERS = ("id", "uid", "pid", "mrn", "ssn", "nhs", "email", "name", "account")
@@ -27,7 +27,9 @@ PEOPLE = (
 """How names of columns begin that say whose row it is."""
 WITH_CATEGORIES = ("OneHotEncoder", "OrdinalEncoder")
 DEPTH = 5
-"""Of pairs and data sets within each other."""
+"""How deep pairs and data sets are searched for arrays."""
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Types that NumPy has too, by the bytes of a number."""
 
 
 @rule(
@@ -82,8 +84,8 @@ def _evaluation_on_training_data(subject: Subject) -> str:
     if subject.public_data is None or subject.x is None:
         return ""
     private, public = (list(_arrays(pair)) for pair in ((subject.x, subject.y), subject.public_data))
-    same = any(_is_same_memory(first, second) for first, second in product(private, public))
-    return "public_data must not be the training data, got the same arrays" if same else ""
+    is_same = subject.x is subject.public_data[0] or any(starmap(_is_same_memory, product(private, public)))
+    return "public_data must not be the training data, got the same arrays" if is_same else ""
 
 
 def _arrays(value: Any, depth: int = DEPTH) -> Iterator[Any]:
@@ -102,15 +104,18 @@ def _arrays(value: Any, depth: int = DEPTH) -> Iterator[Any]:
 
 
 def _is_same_memory(first: Any, second: Any) -> bool:
-    """By place alone: whether two copies hold the same values is not looked at."""
+    """Compare addresses, not values: a copy is other memory."""
     if isinstance(first, Tensor) and isinstance(second, Tensor) and first.is_cuda and second.is_cuda:
         return first.data_ptr() == second.data_ptr() and first.numel() > 0
-    plain = [part.detach().view(torch.uint8).numpy() if _is_on_host(part) else part for part in (first, second)]
-    return all(isinstance(part, np.ndarray) for part in plain) and np.shares_memory(*plain)
+    arrays: list[Any] = [_as_numpy(part) if isinstance(part, Tensor) else part for part in (first, second)]
+    return all(isinstance(part, np.ndarray) for part in arrays) and np.shares_memory(*arrays)
 
 
-def _is_on_host(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.device.type == "cpu" and value.dim() > 0 and value.stride(-1) == 1
+def _as_numpy(values: Tensor) -> np.ndarray | None:
+    """The same memory as an array, where NumPy can read it."""
+    if values.device.type != "cpu" or values.layout != torch.strided or values.itemsize not in INTEGERS:
+        return None
+    return values.detach().view(INTEGERS[values.itemsize]).numpy()
 
 
 @rule(

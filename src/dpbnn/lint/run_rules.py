@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dpbnn.clipping import CheckedModel, ClippingSettings, check_model, clip_and_sum
+from dpbnn.data.arrays import as_array
 from dpbnn.data.records import as_records
 from dpbnn.device.generators import Generators
 from dpbnn.errors import DpbnnError
@@ -46,7 +47,9 @@ def _records_mix(subject: Subject) -> str:
 
 def _checked(model: nn.Module, likelihood: Likelihood, x: Any, y: Any) -> CheckedModel:
     weight = next(model.parameters())
-    empty = (as_records(x, None, weight.dtype) if y is None else as_records(x[:0], y[:0], weight.dtype)).empty
+    if y is not None:  # an empty list has lost the shape of its rows
+        x, y = ((as_array(part) if isinstance(part, list | tuple) else part)[:0] for part in (x, y))
+    empty = as_records(x, y, weight.dtype).empty
     return check_model(model, likelihood, *(part.to(weight.device) for part in empty))
 
 
