@@ -1,4 +1,4 @@
-"""What `fit` settles before the first step, from settings alone: types, the plan's noise, the device, and advice."""
+"""What `fit` settles before the first step, from settings alone: types, the plan's noise, the device, and warnings."""
 
 import copy
 import os
@@ -18,7 +18,7 @@ from dpbnn.models.likelihoods import Likelihood, checked_likelihood
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import combined, runs_of
 
-__all__ = ["check_types", "model_for", "on_current_device", "prepared_by", "refuse_several_processes", "remarks"]
+__all__ = ["check_types", "model_for", "on_current_device", "prepared_by", "refuse_several_processes", "warn_of"]
 
 NOISE_TOLERANCE = 1e-6
 """Relative: what rounding may take off the plan's noise; epsilon is reported for what is left."""
@@ -50,16 +50,16 @@ def check_types(model: object, method: object, plan: object, likelihood: object)
         _validate.refuse("model", "a module with parameters", type(model).__name__)
 
 
-def remarks(prepared: Prepared, likelihood: Likelihood) -> list[str]:
-    """Warnings that follow from the settings alone, given before any budget is spent."""
+def warn_of(prepared: Prepared, likelihood: Likelihood) -> tuple[str, ...]:
+    """Give all remarks on the settings as warnings, before any budget is spent, and return them."""
     plan = prepared.plan
     if not plan.is_private:
-        return []
+        return ()
     least = min(norm for norm, _ in runs_of(plan.clip_norm, plan.steps))
-    texts = [*prepared.remarks, *likelihood.remarks(least)]
-    for text in texts:
-        warn(text)
-    return texts
+    remarks = (*prepared.remarks, *likelihood.remarks(least))
+    for remark in remarks:
+        warn(remark)
+    return remarks
 
 
 def prepared_by(method: Method[Any], plan: PrivacyPlan) -> Prepared:

@@ -24,7 +24,7 @@ from dpbnn.seeds import derived_seed
 from dpbnn.training.checkpoint import Checkpoint
 from dpbnn.training.diagnostics import Diagnostics
 from dpbnn.training.position import Position
-from dpbnn.training.prepare import check_types, model_for, prepared_by, refuse_several_processes, remarks
+from dpbnn.training.prepare import check_types, model_for, prepared_by, refuse_several_processes, warn_of
 from dpbnn.training.steps import Work
 
 __all__ = ["Run", "prepared"]
@@ -71,31 +71,31 @@ def prepared(
         likelihood.check_values(records.y, checked.num_outputs)
     if isinstance(records, DatasetRecords):
         records.refuse_known_draws(execution.dataset_workers)
-    advice = tuple(remarks(settled, likelihood))
+    settled = replace(settled, remarks=warn_of(settled, likelihood))
     records = brought_to(weight.device, records, execution.data_on_device)
     randomness = Randomness.from_operating_system() if unsafe_seed is None else Randomness.from_seed(unsafe_seed)
     seed = derived_seed(None) if seed is None else _validate.whole_number("seed", seed, at_least=0)
     diagnostics = Diagnostics(unsafe_diagnostics)
     work = Work(checked, records, method, plan, execution, diagnostics, randomness, seed)
-    work.refuse_inexact_sums()
-    return Run(work, settled, advice)
+    work.check_first_step()
+    return Run(work, settled)
 
 
 @dataclass
 class Run:
-    """What `prepared` has checked: the work, what the method has settled, advice on the settings, and lint findings."""
+    """What `prepared` has checked: the work, what the method has settled with all remarks, and lint findings."""
 
     work: Work
     prepared: Prepared
-    advice: tuple[str, ...]
     findings: tuple[lint.Finding, ...] = ()
 
     def linted(self, x: Any, y: Any, public_data: tuple[Any, Any] | None = None) -> "Run":
         """Apply the lint rules: refuse private data in `public_data`, warn of weak settings, and note all findings."""
         work = self.work
         objective, seed = work.checked.objective, 0 if work.randomness.is_seeded_by_user else None
-        subject = lint.Subject(work.plan, work.checked.model, objective.likelihood, work.method, x, y, public_data)
-        findings = lint.inspect(replace(subject, unsafe_seed=seed, unsafe_diagnostics=work.diagnostics.enabled))
+        known = work.plan, work.checked.model, objective.likelihood, work.method, x, y, public_data
+        subject = lint.Subject(*known, unsafe_seed=seed, unsafe_diagnostics=work.diagnostics.enabled)
+        findings = lint.inspect(subject)
         lint.refuse(findings, "evaluation-on-training-data")
         for finding in findings:
             if finding.severity == "weak":
@@ -117,7 +117,8 @@ class Run:
         report = {**self.prepared.settings, **report}
         report |= {"engine": work.checked.engine, "steps_taken": position.how}
         report |= {"releases_charged": len(position.ledger.charges)}
-        report |= {"warnings": [*self.advice, *warnings]} if self.advice or warnings else {}
+        if self.prepared.remarks or warnings:
+            report["warnings"] = [*self.prepared.remarks, *warnings]
         return Draft(
             position.ledger,
             posterior,

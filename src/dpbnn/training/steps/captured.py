@@ -41,13 +41,13 @@ WARM_UP = 1
 waiting for the device is an error."""
 
 Piece = tuple[Any, ...]
-"""What one graph holds of a step: a name, and for a part of the batch its size."""
-NOISE: Piece = ("noise",)
-UPDATE: Piece = ("update",)
-WHOLE: Piece = ("whole",)
+"""What one graph holds of a step: a method of `CapturedSteps`, and for a part of the batch its size."""
+NOISE: Piece = ("_add_noise",)
+UPDATE: Piece = ("_take",)
+WHOLE: Piece = ("_whole",)
 
 Undone = tuple[AbstractContextManager[Any], Callable[[], None]]
-"""Work that Python has to do, and where: inside of a capture, for one."""
+"""Work that Python has to do, and the context to do it in, such as a capture."""
 
 
 def why_not_captured(work: Work, state: Any, step: int) -> str | None:
@@ -81,7 +81,7 @@ class CapturedSteps:
         self._noise = runs[0].noise.in_graphs(self._device)
         self._masks = runs[0].randomness.masks(first_step)
         generators = [self._masks.on(self._device), *([] if self._noise is None else [self._noise.device_generator])]
-        self._recorder = graphs or Graphs(self._device, generators)
+        self._graphs = graphs or Graphs(self._device, generators)
         self._sizes = sizes_for(runs)
         pairs = zip(runs, states, strict=True)
         self._rooms = [Room.of(work, state, first_step, self._sizes.adds_up) for work, state in pairs]
@@ -90,25 +90,22 @@ class CapturedSteps:
         self._levels = list(zip(*(by_step(schedule, runs[0].plan.steps) for schedule in schedules), strict=True))
         self._phases: list[Hashable] = []
         self._captured_from = first_step + WARM_UP
-        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._captured: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._eager: EagerSteps | None = None
         self._why_not = ""
         self.how, self._is_settled = "captured and replayed (CUDA graphs)", False
 
     def release(self, step: int) -> Sequence[NoisySum]:
         """What this step makes public of each run."""
-        eager = self._eager
-        if eager is None:
-            try:
+        if self._eager is None:
+            with self._eager_on_errors(step):
                 for context, work in self._before(UPDATE, step, self._begin(step)):
                     with context:
                         work()
-            except (RuntimeError, NotCapturable) as error:
-                eager = self._give_up(error, step)
-            else:
-                self._tell_ledgers()
-                return [room.noisy for room in self._rooms]
-        return eager.release(step)
+        if self._eager is not None:
+            return self._eager.release(step)
+        self._tell_ledgers()
+        return [room.noisy for room in self._rooms]
 
     def take(self, noisy: Sequence[NoisySum], step: int) -> None:
         """Update the states with what was released."""
@@ -119,21 +116,37 @@ class CapturedSteps:
 
     def release_and_take(self, step: int) -> None:
         """Release and update: one graph, unless the batch takes several parts or the host has work between graphs."""
-        eager = self._eager
-        if eager is None:
-            try:
+        last = UPDATE
+        if self._eager is None:
+            with self._eager_on_errors(step):
                 sizes = self._begin(step)
-                last = WHOLE if self._can_fuse and len(sizes) == 1 and step >= self._captured_from else UPDATE
+                if self._can_fuse and len(sizes) == 1 and step >= self._captured_from:
+                    last = WHOLE
                 for context, work in self._before(last, step, sizes, *([WHOLE] if self._can_fuse else [])):
                     with context:
                         work()
-            except (RuntimeError, NotCapturable) as error:
-                eager = self._give_up(error, step)
-            else:
-                self._tell_ledgers()
-                self._finish(last, step)
-                return
-        eager.release_and_take(step)
+        if self._eager is not None:
+            self._eager.release_and_take(step)
+        else:
+            self._tell_ledgers()
+            self._finish(last, step)
+
+    @contextmanager
+    def _eager_on_errors(self, step: int) -> Iterator[None]:
+        """If the work inside fails, take eager steps from this one on.
+
+        The first captured step settles `how`: no later batch may change it.
+        """
+        try:
+            yield
+        except (RuntimeError, NotCapturable) as error:
+            is_memory = isinstance(error, torch.OutOfMemoryError)  # whose text has sizes, which are those of a batch
+            reason = "out of memory" if is_memory else (str(error).strip() or type(error).__name__).splitlines()[0]
+            warn(f"These steps cannot be captured as CUDA graphs; they are taken one by one, which is slower: {reason}")
+            if not self._is_settled:
+                self.how = EagerSteps.how
+            self._eager = EagerSteps(self._runs, self.states, step, self._ledgers)
+            self.states = self._eager.states  # one list from here on
 
     @property
     def _can_fuse(self) -> bool:
@@ -162,7 +175,7 @@ class CapturedSteps:
             if self._why_not:
                 raise NotCapturable(self._why_not)
             noise = [] if self._noise is None else [NOISE]
-            yield from self._captures([("part", self._sizes.largest), *noise, *others, UPDATE], step)
+            yield from self._captures([("_part", self._sizes.largest), *noise, *others, UPDATE], step)
             self._is_settled = True
         if last == WHOLE:
             self._feed.next_part()
@@ -171,7 +184,7 @@ class CapturedSteps:
                 room.clear()
             for size in sizes:
                 self._feed.next_part()
-                yield from self._done(("part", size), step)
+                yield from self._done(("_part", size), step)
             for room in self._rooms:
                 room.work.add_other_processes(room.sums)
             if self._noise is None:
@@ -187,39 +200,33 @@ class CapturedSteps:
             yield NoSync(self._device.type) if must_not_wait else nullcontext(), self._work(piece, step)
         else:
             yield from self._captures([piece], step)
-            self._graphs[self._key(piece, step)].replay()
+            self._captured[self._key(piece, step)].replay()
 
     def _captures(self, pieces: Sequence[Piece], step: int) -> Iterator[Undone]:
         """The captures of these pieces, as far as they have no graph yet; none in the first steps."""
         for piece in pieces if step >= self._captured_from else ():
-            if self._key(piece, step) not in self._graphs:
+            if self._key(piece, step) not in self._captured:
                 yield self._capture(self._key(piece, step)), self._work(piece, step)
 
     @contextmanager
     def _capture(self, key: Hashable) -> Iterator[None]:
-        with self._recorder.capture(self._host_state) as graph:
+        with self._graphs.capture(self._host_state) as graph:
             yield
-        self._graphs[key] = graph
+        self._captured[key] = graph
 
     def _key(self, piece: Piece, step: int) -> Hashable:
         return piece, self._levels[step], *self._phases
 
     def _work(self, piece: Piece, step: int) -> Callable[[], None]:
-        name, *size = piece
-        methods: dict[str, Callable[..., None]] = {
-            "part": self._part,
-            "noise": self._add_noise,
-            "whole": self._whole,
-            "update": self._take,
-        }
-        return partial(methods[name], step, *size)
+        method, *size = piece
+        return partial(getattr(self, method), step, *size)
 
     def _finish(self, last: Piece, step: int) -> None:
         """The last piece of a step that is charged, and the methods' work after it, which no graph holds."""
         if step < self._captured_from:
             self._take(step)
         else:
-            self._graphs[self._key(last, step)].replay()
+            self._captured[self._key(last, step)].replay()
         for work, state in zip(self._runs, self.states, strict=True):
             work.method.end_step(state, step)
 
@@ -291,17 +298,6 @@ class CapturedSteps:
         if isinstance(work.records, ResidentRecords):
             return ResidentFeed(work.records, [run.sampler for run in self._runs], self._sizes, first_step)
         return StreamedFeed(batches_of(work, first_step), work.records.empty, self._sizes, work.device)
-
-    def _give_up(self, error: Exception, step: int) -> EagerSteps:
-        """Eager steps from this one on. `how` is settled by the first captured step: no later batch may change it."""
-        is_memory = isinstance(error, torch.OutOfMemoryError)  # whose text has sizes, which are those of a batch
-        reason = "out of memory" if is_memory else (str(error).strip() or type(error).__name__).splitlines()[0]
-        warn(f"These steps cannot be captured as CUDA graphs; they are taken one by one, which is slower: {reason}")
-        if not self._is_settled:
-            self.how = EagerSteps.how
-        self._eager = EagerSteps(self._runs, self.states, step, self._ledgers)
-        self.states = self._eager.states  # one list from here on
-        return self._eager
 
 
 def _host_part(state: Any) -> Hashable:

@@ -105,7 +105,7 @@ class Work:
         weights = self.checked.objective.model_weights() | self.checked.likelihood_weights
         return self.method.init({name: wide(values) for name, values in weights.items()}, self.plan, self.seed)
 
-    def refuse_inexact_sums(self) -> None:
+    def check_first_step(self) -> None:
         """Before anything is spent, refuse what the method cannot begin with, and sums that could be inexact."""
         state = self.initial_state()
         if self.in_float64:
