@@ -26,6 +26,12 @@ def draw(value):
     return lambda permit: permit.spend("a draw") and value
 
 
+def resumed(plan, charges):
+    ledger = Ledger(plan)
+    ledger.resume(charges)
+    return ledger
+
+
 def completed(ledger):
     for step in range(ledger.plan.steps):
         ledger.enter(step, step)
@@ -51,7 +57,7 @@ def test_no_noise_level_is_ever_charged_for_more_steps_than_the_plan_has_at_that
 
 @pytest.mark.guarantees("A step that is repeated bit for bit is charged once.")
 def test_a_step_that_is_repeated_bit_for_bit_is_charged_once():
-    ledger = Ledger(plan(1.0, 3), [(0, 10), (1, 11)])
+    ledger = resumed(plan(1.0, 3), [(0, 10), (1, 11)])
     assert ledger.holds(1, 11)
     assert not ledger.holds(1, 12)
     assert ledger.can_afford(1)
@@ -60,7 +66,7 @@ def test_a_step_that_is_repeated_bit_for_bit_is_charged_once():
 
 
 def test_releases_with_another_key_are_not_known_but_stay_charged():
-    ledger = Ledger(plan(1.0, 3), [(0, None), (1, None), (0, 20)])
+    ledger = resumed(plan(1.0, 3), [(0, None), (1, None), (0, 20)])
     assert ledger.holds(0, 20)
     assert not ledger.has_charged(1)
     assert len(ledger.charges) == 3
@@ -68,7 +74,7 @@ def test_releases_with_another_key_are_not_known_but_stay_charged():
 
 
 def test_a_line_of_the_journal_for_which_there_is_no_room_is_not_a_release():
-    ledger = Ledger(plan([(1.0, 1), (2.0, 2)], 3), [(0, 10), (0, 11), (1, 12)])
+    ledger = resumed(plan([(1.0, 1), (2.0, 2)], 3), [(0, 10), (0, 11), (1, 12)])
     assert ledger.charges == [(0, 10), (1, 12)]
     assert not ledger.holds(0, 11)
 

@@ -34,9 +34,9 @@ __all__ = [
     "BudgetError",
     "Together",
     "ancestor",
+    "budget_process",
     "charge_open_budget",
     "composed_epsilon",
-    "home",
     "refuse_elsewhere",
 ]
 
@@ -45,7 +45,7 @@ ORDERS = tuple(1 + 2 ** (k / 4) for k in range(-12, 40))
 ROUNDING = 1e-9
 """The error that adding up may make, relative to the budget."""
 
-HOME = "DPBNN_BUDGET_PROCESS"
+PROCESS_VARIABLE = "DPBNN_BUDGET_PROCESS"
 """The environment variable that tells processes started meanwhile which process has the open budget."""
 SIGN = "dpbnn-budget"
 """The name of a file in memory that a process holds while its budget is open: older workers look for it."""
@@ -82,9 +82,9 @@ class Together:
 
     def divergence(self, order: float) -> float:
         """The Renyi divergence of this order."""
-        from dpbnn.privacy.accountants.rdp import divergences, pure_divergences
+        from dpbnn.privacy.accountants.rdp import pure_divergences
 
-        runs = math.fsum(float(divergences(plan.charge(), (order,))[0]) for plan in self.plans)
+        runs = math.fsum(_divergences(plan, (order,))[0] for plan in self.plans)
         return max(runs, float(pure_divergences(self.epsilon_of_others, (order,))[0]))
 
 
@@ -124,14 +124,14 @@ class BudgetAccountant:
                 raise DpbnnError("A BudgetAccountant must not be opened inside another one; charge the outer one.")
             refuse_elsewhere()
             _open.append(self)
-            os.environ[HOME] = str(os.getpid())
+            os.environ[PROCESS_VARIABLE] = str(os.getpid())
             self._sign = _put_up_sign()
         return self
 
     def __exit__(self, *_: object) -> None:
         with _opening:
             _open.remove(self)
-            del os.environ[HOME]
+            del os.environ[PROCESS_VARIABLE]
             if self._sign is not None:
                 os.close(self._sign)
 
@@ -183,13 +183,19 @@ class BudgetAccountant:
         """The order at which most fits like the first one would be within the budget."""
         if self.composition == "basic":
             return None
-        from dpbnn.privacy.accountants.rdp import divergences
 
         def fits(order: float, divergence: float) -> float:
             return (self.epsilon - _epsilon(order, 0.0, self.delta)) / divergence if divergence > 0 else math.inf
 
-        at_orders = zip(ORDERS, map(float, divergences(plan.charge(), ORDERS)), strict=True)
+        at_orders = zip(ORDERS, _divergences(plan, ORDERS), strict=True)
         return max(at_orders, key=lambda pair: fits(*pair))[0]
+
+
+def _divergences(plan: PrivacyPlan, orders: tuple[float, ...]) -> list[float]:
+    """The Renyi divergence of a run at each order."""
+    from dpbnn.privacy.accountants.rdp import divergences  # which loads the accounting libraries
+
+    return [float(divergence) for divergence in divergences(plan.charge(), orders)]
 
 
 def _epsilon(order: float, divergence: float, delta: float) -> float:
@@ -199,19 +205,17 @@ def _epsilon(order: float, divergence: float, delta: float) -> float:
 
 def composed_epsilon(plans: Sequence[PrivacyPlan], delta: float) -> float:
     """The joint epsilon of runs that are all fixed beforehand, by Renyi divergences."""
-    from dpbnn.privacy.accountants.rdp import divergences
-
-    totals = map(math.fsum, zip(*(divergences(plan.charge(), ORDERS) for plan in plans), strict=True))
+    totals = map(math.fsum, zip(*(_divergences(plan, ORDERS) for plan in plans), strict=True))
     return min(_epsilon(order, total, delta) for order, total in zip(ORDERS, totals, strict=True))
 
 
-def home() -> int | None:
+def budget_process() -> int | None:
     """The process whose open budget pays for fits of this process.
 
     An ancestor's comes first: a budget that was opened here does not pay for one that a parent opened later.
     """
     parent = next((process for process in _ancestors() if _has_sign(process)), None)
-    known = os.environ.get(HOME)
+    known = os.environ.get(PROCESS_VARIABLE)
     return int(known) if parent is None and known is not None else parent
 
 
@@ -247,7 +251,7 @@ def _ancestors() -> Iterator[int]:
 
 def refuse_elsewhere(sent_from: int | None = None) -> None:
     """Refuse fits that a budget in another process has to pay for, such as those of estimators `sent_from` there."""
-    if sent_from is not None or home() not in (None, os.getpid()):
+    if sent_from is not None or budget_process() not in (None, os.getpid()):
         raise BudgetError(
             "A fit in another process cannot be counted by a BudgetAccountant; fit in its own process (n_jobs=1). "
             "Processes that were started while it was open refuse also after it is closed: let joblib start new ones, "

@@ -17,7 +17,6 @@ from dpbnn.privacy.budget import charge_open_budget, composed_epsilon
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.purchases import Entry, LedgerError, Permit, PurchaseFile, Purchases, added_up
 from dpbnn.privacy.queries.selection import check_available
-from dpbnn.schedule import by_step
 
 if TYPE_CHECKING:
     from dpbnn.types import NoisySum
@@ -68,7 +67,6 @@ class Ledger:
     """All releases so far under a plan.
 
     A ledger that is constructed and not opened counts steps; nobody has paid, so that nothing can be released from it.
-    `charges` begin with those of the interrupted run.
 
     Guarantees:
         No noise level is ever charged for more steps than the plan has at that level.
@@ -80,17 +78,15 @@ class Ledger:
         After it is settled nothing is released any more.
     """
 
-    def __init__(self, plan: PrivacyPlan, charges: Iterable[ChargedStep] = ()) -> None:
+    def __init__(self, plan: PrivacyPlan) -> None:
         self.plan = plan
         self.charges: list[ChargedStep] = []
         self._left = dict(plan.noise_levels)
-        self._level_at = by_step(plan.noise_multiplier, plan.steps)
-        self._last_of_step: dict[int, int] = {}
-        self._purchases: Purchases | None = None
+        self._mark_of: dict[int, int] = {}
+        self._purchases = Purchases({})
         self._declared: tuple[Entry, ...] = ()
         self._search: SearchLedger | None = None
-        self._is_closed = self._has_sum = False
-        self.resume(charges)
+        self._is_opened = self._is_closed = self._has_sum = False
 
     @classmethod
     def open(
@@ -133,11 +129,12 @@ class Ledger:
             raise LedgerError(f"a plan that pays for {plan.pure_epsilons} was to buy {dict(purchases)}")
         promised = purchases or {}
         ledger._purchases = Purchases(promised, most, None if file is None else file.open(plan, promised), file)
+        ledger._is_opened = True
         return ledger
 
     def buy(self, purpose: str, draw: Callable[[Permit], float]) -> float:
         """The value that `draw` makes with a permit for this purpose, or made before, also in an interrupted run."""
-        if self._purchases is None:
+        if not self._is_opened:
             raise LedgerError(f"{purpose!r} is bought by a ledger that was never charged")
         return self._purchases.buy(purpose, draw)
 
@@ -155,15 +152,15 @@ class Ledger:
 
     def holds(self, step: int, mark: int) -> bool:
         """Whether this very release of this step has been charged."""
-        return (step, mark) in self._last_of_step.items()
+        return (step, mark) in self._mark_of.items()
 
     def forget_marks(self) -> None:
         """After a fresh key charges stay, but no step can come out as it did before."""
-        self._last_of_step.clear()
+        self._mark_of.clear()
 
     def has_charged(self, step: int) -> bool:
         """Whether some release of this step has been charged."""
-        return step in self._last_of_step
+        return step in self._mark_of
 
     def can_afford(self, step: int) -> bool:
         """Whether the plan has room for one more release at this step's noise."""
@@ -171,14 +168,11 @@ class Ledger:
 
     def enter(self, step: int, mark: int | None) -> None:
         """Charge a release, before anybody sees it."""
-        level = (
-            self._level_at[step] if 0 <= step < len(self._level_at) else self.plan.noise_at(step)
-        )  # which refuses it
-        if self._left[level] <= 0 or self._is_closed:
+        if self._is_closed or not self.can_afford(step):
             raise LedgerError(f"step {step} is beyond the plan")
-        self._left[level] -= 1
+        self._left[self.plan.noise_at(step)] -= 1
         if mark is not None:
-            self._last_of_step[step] = mark
+            self._mark_of[step] = mark
         self.charges.append((step, mark))
 
     def made(self) -> None:
@@ -186,7 +180,7 @@ class Ledger:
 
         From a ledger that was never charged nothing is released: an audit makes as many sums as it likes.
         """
-        if self._purchases is None:
+        if not self._is_opened:
             return
         if self._has_sum or self._is_closed:
             raise LedgerError("a sum was made before the one before it was charged, or after the run")
@@ -200,17 +194,18 @@ class Ledger:
 
     def drop(self) -> None:
         """Note that the sum is gone."""
-        if not self._has_sum and self._purchases is not None:
+        if self._is_opened and not self._has_sum:
             raise LedgerError("a sum was to be used or dropped that the ledger was not told of")
         self._has_sum = False
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """Everything that was spent."""
-        most, left = self.plan.max_records_per_person, self._left
+        most = self.plan.max_records_per_person
         mechanism = "Gaussian noise on a clipped sum" if self.plan.is_private else "a sum without noise"
-        steps = (Entry("training", mechanism, s, n - left[s], most) for s, n in self.plan.noise_levels if n > left[s])
-        return (*steps, *self._declared, *(() if self._purchases is None else self._purchases.entries))
+        taken = ((noise, steps - self._left[noise]) for noise, steps in self.plan.noise_levels)
+        training = (Entry("training", mechanism, noise, count, most) for noise, count in taken if count)
+        return (*training, *self._declared, *self._purchases.entries)
 
     def settle(self) -> Settled:
         """Compare the charges with the plan; nothing is released afterwards."""
@@ -221,7 +216,7 @@ class Ledger:
 
     def reconcile(self) -> None:
         """Raise unless every step and purchase was made, and close."""
-        if self._purchases is None:
+        if not self._is_opened:
             raise LedgerError("a release was to be made from a ledger that was never charged")
         if self._has_sum:
             raise LedgerError("a sum was made and neither charged nor dropped")

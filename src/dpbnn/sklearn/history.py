@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any, Self
 
 from dpbnn._warn import warn
-from dpbnn.privacy.budget import ancestor, home, refuse_elsewhere
+from dpbnn.privacy.budget import ancestor, budget_process, refuse_elsewhere
 
 __all__ = ["Spending", "WithHistory"]
 
@@ -69,7 +69,7 @@ class WithHistory:
         self._spending()
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
         kept = {name: value for name, value in state.items() if name != FITTED_ON}
-        return kept | {SENT_FROM: home() or kept.get(SENT_FROM)}
+        return kept | {SENT_FROM: budget_process() or kept.get(SENT_FROM)}
 
     def __setstate__(self, state: Any) -> None:
         """Remember where its budget is, here and nowhere else: what others bring does not make it forget."""

@@ -31,20 +31,13 @@ def least_noise(charge: Charge, epsilon: float) -> float:
         expected = f"at most {_LARGEST_EPSILON:.0f} (more protects nobody: use PrivacyPlan.without_privacy)"
         refuse("epsilon", expected, epsilon)
 
-    def with_noise(noise: float) -> Charge:
-        return replace(charge, noise_levels=((noise, charge.steps),))
-
-    def spent(noise: float) -> float:
-        return account(with_noise(noise)).epsilon
-
-    def spent_quickly(noise: float) -> float:
-        return quick_epsilon(with_noise(noise))
-
     from dpbnn.privacy.accountants.pld import coarse_epsilon  # which loads the accounting libraries
 
-    def spent_coarsely(noise: float) -> float:
-        return coarse_epsilon(with_noise(noise))
+    def at_noise(epsilon_of: Callable[[Charge], float]) -> Callable[[float], float]:
+        return lambda noise: epsilon_of(replace(charge, noise_levels=((noise, charge.steps),)))
 
+    spent_quickly, spent_coarsely = at_noise(quick_epsilon), at_noise(coarse_epsilon)
+    spent = at_noise(lambda charge: account(charge).epsilon)
     enough = _enough(spent_quickly, epsilon)
     if enough is None:
         floor = spent(_MOST_NOISE)  # of purchases, or of what float64 cannot tell from zero
