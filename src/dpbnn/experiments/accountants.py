@@ -3,12 +3,12 @@
 import os
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import dpbnn
 from dpbnn.experiments.item import Item, Job, Later, Outcome, Results, Size, mark_of
-from dpbnn.experiments.pictures import Figure, lines
+from dpbnn.experiments.pictures import Figure, lines, titled
 from dpbnn.experiments.words import ACCOUNTANTS, by_accountant, markdown, number, private, table_of
 from dpbnn.plots import style
 
@@ -60,10 +60,8 @@ class Epsilons(Job):
             yield from pool.map(cls._outcome, jobs)
 
     def _outcome(self) -> Outcome:
-        def plan(steps: int) -> dpbnn.PrivacyPlan:
-            return dpbnn.PrivacyPlan(self.dataset_size, self.batch_size, steps, 1.0, self.noise_multiplier, self.delta)
-
-        return {"epsilon": [by_accountant(plan(steps)) for steps in self.steps]}
+        plan = dpbnn.PrivacyPlan(self.dataset_size, self.batch_size, 1, 1.0, self.noise_multiplier, self.delta)
+        return {"epsilon": [by_accountant(replace(plan, steps=steps)) for steps in self.steps]}
 
 
 OTHERS = [
@@ -76,13 +74,13 @@ OTHERS = [
 
 def _template(size: Size) -> Results:
     """A curve for each noise multiplier, and a row for each single plan."""
-    noise = {"as printed": PRINTED_NOISE, "by matching coefficients": SGLD_NOISE}
+    theorem = {"as printed": PRINTED_NOISE, "by matching coefficients": SGLD_NOISE}
     rows = [
         job.settings | {"steps": job.steps[0], "epsilon": Later([job], lambda jobs: jobs[0]["epsilon"][0])}
         for job in OTHERS
     ]
     curves = {what: _curve(what, size) for what in CURVES}
-    return {"settings": CURVES, "theorem_1": noise, "seeds": [], "paper": PAPER, "curves": curves, "rows": rows}
+    return {"settings": CURVES, "theorem_1": theorem, "seeds": [], "paper": PAPER, "curves": curves, "rows": rows}
 
 
 def _curve(what: str, size: Size) -> Later:
@@ -136,7 +134,7 @@ def _picture(results: Results) -> Figure:
         epochs = [point["epoch"] for point in points]
         curves = {NAMES[name]: (epochs, [[point[name] for point in points]]) for name in ACCOUNTANTS}
         lines(panel, curves, ("epoch", "epsilon"))
-        panel.set_title(what, loc="left", fontsize=8)
+        titled(panel, what)
         panel.set_ylim(0)
     style.top_legend(figure, axes[0], columns=3)
     return figure

@@ -28,7 +28,7 @@ def _template(size: Size) -> Results:
 
 
 def _row(network: str, method: str, prior: str, size: Size) -> Results:
-    ways, told = three_ways("mnist", network, method, prior, size), PAPER[method, prior]
+    ways, paper = three_ways("mnist", network, method, prior, size), PAPER[method, prior]
     accuracies = {way: figures("accuracy", setting, size) for way, setting in ways.items()}
     best = {"settings": ways["best"].to_json(), "epsilon": epsilons(ways["best"]), "private": accuracies["best"]}
     cost = first([Cost(ways["private"], 0, size)], "seconds_per_epoch")
@@ -36,8 +36,12 @@ def _row(network: str, method: str, prior: str, size: Size) -> Results:
         "network": network,
         "method": method,
         "prior": prior,
-        **about(ways["private"], size),
-        "paper": {"private": told[network][0], "not_private": told[network][1], "seconds_per_epoch": told["seconds"]},
+        **about(ways["private"], size.seeds),
+        "paper": {
+            "private": paper[network][0],
+            "not_private": paper[network][1],
+            "seconds_per_epoch": paper["seconds"],
+        },
         "ours": {
             "private": accuracies["private"],
             "not_private": accuracies["not_private"],

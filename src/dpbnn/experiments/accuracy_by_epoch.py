@@ -6,7 +6,7 @@ from typing import Any
 import dpbnn
 from dpbnn.data import Images
 from dpbnn.experiments.item import Item, Outcome, Results, Size, each, first
-from dpbnn.experiments.pictures import Figure, lines
+from dpbnn.experiments.pictures import Figure, lines, titled
 from dpbnn.experiments.settings import METHODS, NETWORKS, paper
 from dpbnn.experiments.training import SeededRun, about, rounded
 from dpbnn.experiments.words import NETWORK, by_network, markdown, spread, table_of
@@ -37,9 +37,8 @@ def _template(size: Size) -> Results:
     for network, method in product(NETWORKS, METHODS):
         setting = paper("mnist", network, method, "Gaussian", True, size)
         runs = AccuracyCurve.of(setting, size)
-        epochs = first(runs, "epoch")
-        ours = each(runs, "accuracy")
-        rows.append({"network": network, "method": method, **about(setting, size), "epoch": epochs, "ours": ours})
+        curve = {"epoch": first(runs, "epoch"), "ours": each(runs, "accuracy")}
+        rows.append({"network": network, "method": method, **about(setting, size.seeds), **curve})
     return {"rows": rows}
 
 
@@ -70,7 +69,7 @@ def _picture(results: Results) -> Figure:
     for panel, (name, rows) in zip(axes, by_network(results["rows"]).items(), strict=True):
         curves = {f"DP-{METHODS[row['method']]}": (row["epoch"], row["ours"]) for row in rows}
         lines(panel, curves, ("epoch", "test accuracy"))
-        panel.set_title(name, loc="left", fontsize=8)
+        titled(panel, name)
         panel.set_ylim(0, 1)
     style.top_legend(figure, axes[0], columns=4)
     return figure

@@ -35,21 +35,21 @@ def _template(size: Size) -> Results:
     """A row for each network, method and prior, private and not; the best settings once for each method."""
     rows = []
     for network, method, prior in product(NETWORKS, METHODS, ("Gaussian", "none")):
-        ways, told = three_ways("mnist", network, method, prior, size), PAPER.get((network, method, prior))
+        ways, paper = three_ways("mnist", network, method, prior, size), PAPER.get((network, method, prior))
         errors = {way: [figures(name, setting, size) for name in ERRORS] for way, setting in ways.items()}
-        of_best = {"settings": ways["best"].to_json(), **dict(zip(KINDS, errors["best"], strict=False))}
-        row: Results = {"network": network, "method": method, "prior": prior, **about(ways["private"], size)}
-        row["paper"] = dict(zip(KINDS, told, strict=True)) if told else None
+        best = {"settings": ways["best"].to_json(), **dict(zip(KINDS, errors["best"], strict=False))}
+        row: Results = {"network": network, "method": method, "prior": prior, **about(ways["private"], size.seeds)}
+        row["paper"] = dict(zip(KINDS, paper, strict=True)) if paper else None
         row["ours"] = dict(zip(KINDS, errors["private"] + errors["not_private"], strict=True))
-        row["best"] = of_best if prior == "Gaussian" else None
+        row["best"] = best if prior == "Gaussian" else None
         rows.append(row)
     return {"bins": 15, "rows": rows}
 
 
 def _section(results: Results) -> str:
-    pairs = [column for kind, heading in KINDS.items() for column in _columns(kind, heading)]
+    errors = [column for kind, heading in KINDS.items() for column in _columns(kind, heading)]
     tables = [
-        table_of(rows, (name, METHOD[1]), ("prior", lambda row: row["prior"]), *pairs)
+        table_of(rows, (name, METHOD[1]), ("prior", lambda row: row["prior"]), *errors)
         for name, rows in by_network(results["rows"]).items()
     ]
     return markdown(
@@ -74,8 +74,10 @@ def _section(results: Results) -> str:
 
 def _columns(kind: str, heading: str) -> list[Column]:
     """The paper's error of this kind, and ours beside it."""
-    paper_says = f"{heading}, paper", lambda row: number((row["paper"] or {}).get(kind))
-    return [paper_says, ("ours", lambda row: spread(row["ours"][kind]))]
+    return [
+        (f"{heading}, paper", lambda row: number((row["paper"] or {}).get(kind))),
+        ("ours", lambda row: spread(row["ours"][kind])),
+    ]
 
 
 def _picture(results: Results) -> Figure:

@@ -21,8 +21,8 @@ def _template(size: Size) -> Results:
     return {"rows": [panel_of(*panel, size, "confidence", "counts", _counts) for panel in panels]}
 
 
-def _counts(every: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
-    return {kind: torch.tensor([bins[kind] for bins in every]).sum(dim=0).tolist() for kind in ("correct", "wrong")}
+def _counts(runs: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
+    return {kind: torch.tensor([bins[kind] for bins in runs]).sum(dim=0).tolist() for kind in ("correct", "wrong")}
 
 
 def _section(results: Results) -> str:

@@ -89,7 +89,7 @@ def _template(size: Size) -> Results:
                 "activation": activation,
                 "schedule": schedule,
                 "steps": steps,
-                **about(setting, size),
+                **about(setting, size.seeds),
                 "epsilon": tightest_epsilon(setting),
                 "smallest_mean": Later(runs, _smallest_mean),
                 "ours": Later(runs, lambda runs: [min(run["norms"]) for run in runs]),
@@ -151,8 +151,8 @@ def _picture(results: Results) -> Figure:
             means = [row["smallest_mean"] for row in rows]
             panel.plot(steps, means, marker=mark, markersize=4, color=colour, linestyle=line, label=schedule)
             if schedule.startswith("DP-SGLD"):
-                told = [means[0] * (length / steps[0]) ** -0.25 for length in steps]
-                panel.plot(steps, told, color=style.GREY, linestyle=":", label="T^(-1/4), as Theorem 4 has it")
+                theorem = [means[0] * (length / steps[0]) ** -0.25 for length in steps]
+                panel.plot(steps, theorem, color=style.GREY, linestyle=":", label="T^(-1/4), as Theorem 4 has it")
         panel.set_xscale("log")
         log_ticks(panel)
         panel.set(xlabel="steps T (log)", ylabel="smallest gradient norm (log)")

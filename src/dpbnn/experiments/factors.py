@@ -35,7 +35,7 @@ def _template(size: Size) -> Results:
                     "factor": factor,
                     "family": family,
                     "value": value,
-                    **about(setting, size),
+                    **about(setting, size.seeds),
                     "noise_multiplier": setting.noise_multiplier,
                     "temperature": first(runs, "temperature"),
                     "epsilon": tightest_epsilon(setting),

@@ -69,7 +69,7 @@ class Job(ABC):
 
     @property
     def together(self) -> Hashable:
-        """Jobs of one kind that agree in this are handed over at once; by default each job by itself."""
+        """`run_all` gets jobs of one kind with the same value together; by default each job is alone."""
         return self.key
 
     @classmethod
@@ -92,12 +92,12 @@ class Later:
 
 
 def each(jobs: Sequence[Job], name: str) -> Later:
-    """The value of this name in each outcome."""
+    """The value `name` of each outcome."""
     return Later(jobs, lambda outcomes: [outcome[name] for outcome in outcomes])
 
 
 def first(jobs: Sequence[Job], name: str) -> Later:
-    """The value of this name in the outcome of the first job."""
+    """The value `name` of the first job's outcome."""
     return Later(jobs[:1], lambda outcomes: outcomes[0][name])
 
 

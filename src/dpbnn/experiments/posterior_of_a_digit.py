@@ -17,7 +17,7 @@ from dpbnn.experiments.item import Item, Later, Outcome, Results, Size
 from dpbnn.experiments.pictures import Figure, titled
 from dpbnn.experiments.reliability import BAYESIAN, title_of
 from dpbnn.experiments.settings import METHODS, paper
-from dpbnn.experiments.training import SeededRun, epsilons, images, rounded
+from dpbnn.experiments.training import SeededRun, about, images, rounded
 from dpbnn.experiments.words import markdown, table_of
 from dpbnn.plots import style
 
@@ -60,9 +60,8 @@ def _template(size: Size) -> Results:
     rows = []
     for is_private, method in product((False, True), BAYESIAN):
         setting = paper("mnist", "mlp", method, "Gaussian", is_private, size)
-        row: Results = {"method": method, "is_private": is_private, "settings": setting.to_json(), "seeds": [0]}
         draws = Later([DigitDraws(setting, 0, size)], lambda runs: {digit: runs[0][digit] for digit in DIGITS})
-        rows.append(row | {"epsilon": epsilons(setting), "draws": draws})
+        rows.append({"method": method, "is_private": is_private, **about(setting, seeds=1), "draws": draws})
     places = Later([], lambda _: easy_and_hard(size))
     return {"images": places, "pixels": Later([], lambda _: _pixels(size)), "rows": rows}
 

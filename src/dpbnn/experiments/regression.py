@@ -26,7 +26,7 @@ from dpbnn import metrics
 from dpbnn.experiments.item import Item, Later, Outcome, Results, Size, each, first
 from dpbnn.experiments.pictures import Axes, Figure, titled
 from dpbnn.experiments.settings import METHODS, falling
-from dpbnn.experiments.training import SeededRun, epsilons, rounded
+from dpbnn.experiments.training import SeededRun, about, rounded
 from dpbnn.experiments.words import METHOD, markdown, number, private, spread, table_of
 from dpbnn.methods import Method
 from dpbnn.plots import style
@@ -197,9 +197,9 @@ def _bands(release: dpbnn.Release, data: Simulated, how: Mapping[str, Any]) -> d
 def _template(size: Size) -> Results:
     """A row for each method, with each way to train it."""
     rows = []
-    for method, told in PAPER.items():
+    for method, paper in PAPER.items():
         ways = {way: _way(setting, size) for way, setting in settings_of(method).items()}
-        rows.append({"method": method, "paper": dict(zip(("private", "not_private"), told, strict=True)), **ways})
+        rows.append({"method": method, "paper": dict(zip(("private", "not_private"), paper, strict=True)), **ways})
     oracle = each(_runs(BEST["sgld"], size), "oracle")
     data = {name: rounded(getattr(simulate(0), name)[:, 0], 4) for name in ("x", "y")}
     return {"noise_mean_square": NOISE_MEAN_SQUARE, "oracle": oracle, "rows": rows, "data": data}
@@ -223,9 +223,7 @@ def _way(setting: RegressionSetting, size: Size) -> Results:
         return [run["squared_error"] if run["squared_error"] < DIVERGED else None for run in outcomes]
 
     return {
-        "settings": setting.to_json(),
-        "seeds": [run.seed for run in runs],
-        "epsilon": epsilons(setting),
+        **about(setting, size.regression_seeds),
         "ours": Later(runs, errors),
         "coverage": each(runs, "coverage"),
         "oracle": each(runs, "oracle"),

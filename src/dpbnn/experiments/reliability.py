@@ -37,7 +37,7 @@ def panel_of(method: str, prior: str, is_private: bool, size: Size, kind: str, n
     """A row for a panel; `pool` makes the value `name` from the figures of this kind of all runs."""
     setting = paper("mnist", "mlp", method, prior, is_private, size)
     pooled = Later(Training.of(setting, size), lambda runs: pool([run[kind] for run in runs if run[kind]]))
-    return {"method": method, "prior": prior, "is_private": is_private, **about(setting, size), name: pooled}
+    return {"method": method, "prior": prior, "is_private": is_private, **about(setting, size.seeds), name: pooled}
 
 
 def title_of(row: Results) -> str:
@@ -46,14 +46,13 @@ def title_of(row: Results) -> str:
     return f"{'DP-' if row['is_private'] else ''}{METHODS[row['method']]}, {prior}"
 
 
-def _pooled(every: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, list[Any]]:
+def _pooled(runs: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, list[Any]]:
     """The bins of all runs together: counts added up, means weighted by counts."""
-    count = torch.tensor([bins["count"] for bins in every], dtype=torch.float64)
+    count = torch.tensor([bins["count"] for bins in runs], dtype=torch.float64)
     pooled: dict[str, list[Any]] = {"count": count.sum(dim=0).long().tolist()}
     for name in ("confidence", "accuracy"):
-        values = torch.stack([_tensor(bins[name]).float().double().nan_to_num(0.0) for bins in every])
-        mean = (values * count).sum(dim=0) / count.sum(dim=0)
-        pooled[name] = rounded(mean)
+        values = torch.stack([_tensor(bins[name]).float().double().nan_to_num(0.0) for bins in runs])
+        pooled[name] = rounded((values * count).sum(dim=0) / count.sum(dim=0))
     return pooled
 
 

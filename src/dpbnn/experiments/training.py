@@ -98,8 +98,7 @@ class SeededRun(Job):
         """Train this run alone; `more` goes to `dpbnn.fit`."""
         device = data.x.device.type
         how = {**vars(self._setup(device)), "execution": _execution_on(device), **more}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
+        with warnings.catch_warnings(action="ignore", category=dpbnn.DpbnnWarning):
             return dpbnn.fit(X=data.x, y=data.y, progress=False, **how)
 
     @classmethod
@@ -111,8 +110,7 @@ class SeededRun(Job):
                 yield job.measure(job.fit(data), data)
             return
         data, setups = jobs[0].data(device), [job._setup(device) for job in jobs]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", dpbnn.DpbnnWarning)
+        with warnings.catch_warnings(action="ignore", category=dpbnn.DpbnnWarning):
             releases = dpbnn.fit_many(setups, data.x, data.y, execution=_execution_on(device), progress=False)
         for job, release in zip(jobs, releases, strict=True):
             yield job.measure(release, data)
@@ -141,21 +139,21 @@ class Training(SeededRun):
         labels = data.y_test.cpu()
         prediction: Any = release.predict(data.x_test, **how)
         epsilon = release.guarantee.epsilon if self.setting.is_private else None
-        known = {"epsilon": epsilon, "steps_taken": release.settings["steps_taken"]}
+        outcome = {"epsilon": epsilon, "steps_taken": release.settings["steps_taken"]}
         if not prediction.probabilities.isfinite().all():
-            return known | dict.fromkeys(("figures", "reliability", "confidence", "foreign"))
+            return outcome | dict.fromkeys(("figures", "reliability", "confidence", "foreign"))
         foreign: Any = release.predict(_foreign(data, self.size), **how)
         curve = metrics.classification.reliability_curve(prediction.probabilities, labels)
         histogram = metrics.classification.confidence_histogram(prediction.probabilities, labels)
-        told_apart = {
+        areas = {
             score: metrics.uncertainty.out_of_distribution_auroc(getattr(prediction, score), getattr(foreign, score))
             for score in ("mutual_information", "entropy")
         }
-        return known | {
+        return outcome | {
             "figures": rounded(metrics.evaluate(prediction, labels)),
             "reliability": {name: rounded(getattr(curve, name)) for name in ("confidence", "accuracy", "count")},
             "confidence": {name: rounded(getattr(histogram, name)) for name in ("correct", "wrong")},
-            "foreign": rounded(told_apart),
+            "foreign": rounded(areas),
         }
 
 
@@ -188,8 +186,8 @@ def _epochs(setting: Setting) -> int:
 
 def steps_of_iterates(setting: Setting) -> tuple[int, ...]:
     """How many steps have been taken at each iterate that `IterateAccuracy` looks at."""
-    thin, count = setting.steps // _epochs(setting), _epochs(setting)
-    return tuple(setting.steps - (count - 1 - index) * thin for index in range(count))
+    steps, count = setting.steps, _epochs(setting)
+    return tuple(range(steps - (count - 1) * (steps // count), steps + 1, steps // count))
 
 
 def keeping(setting: Setting, count: int) -> Setting:
@@ -217,21 +215,26 @@ def tightest_epsilon(setting: Setting) -> Later:
     return Later([], lambda _: upward(setting.plan().epsilon()))
 
 
-def about(setting: Setting, size: Size) -> Results:
-    """The setting, its seeds and its epsilon, which all rows state."""
-    return {"settings": setting.to_json(), "seeds": list(range(size.seeds)), "epsilon": epsilons(setting)}
+def about(setting: Any, seeds: int) -> Results:
+    """What all rows state: the setting, its seeds and its epsilon."""
+    return {"settings": setting.to_json(), "seeds": list(range(seeds)), "epsilon": epsilons(setting)}
 
 
 def rows_in_three_ways(data: str, priors: Mapping[str, str], kind: str, names: Iterable[str], size: Size) -> Results:
     """A row for each network and method, with the figures `names` of one kind for each way to train."""
     rows = []
     for network, method in product(NETWORKS, METHODS):
-        settings = three_ways(data, network, method, priors[method], size)
-        ours = {way: {name: figures(name, setting, size, kind) for name in names} for way, setting in settings.items()}
-        row = {"network": network, "method": method, **about(settings["private"], size), "ours": ours}
-        row["settings"] = {way: setting.to_json() for way, setting in settings.items()}
-        row["epsilon"] = {way: epsilons(settings[way]) for way in ("private", "best")}
-        rows.append(row)
+        ways = three_ways(data, network, method, priors[method], size)
+        rows.append(
+            {
+                "network": network,
+                "method": method,
+                "settings": {way: setting.to_json() for way, setting in ways.items()},
+                "seeds": list(range(size.seeds)),
+                "epsilon": {way: epsilons(ways[way]) for way in ("private", "best")},
+                "ours": {way: {name: figures(name, ways[way], size, kind) for name in names} for way in ways},
+            }
+        )
     return {"rows": rows}
 
 
