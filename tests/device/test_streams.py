@@ -48,7 +48,7 @@ def test_without_a_capture_work_is_done_in_order_and_nothing_is_held():
     seen, memory = [], Memory()
     assert streams.side_by_side(lambda item: seen.append(item) or 2 * item, iter([3, 1, 2])) == [6, 2, 4]
     assert seen == [3, 1, 2]
-    for _ in streams.branches([0, 1]):
+    for _ in streams.in_streams([0, 1]):
         streams.hold(memory)
     with streams.beside() as stream:
         assert stream is None
@@ -59,7 +59,7 @@ def test_without_a_capture_work_is_done_in_order_and_nothing_is_held():
     assert gone() is None
 
 
-def test_each_branch_starts_behind_the_main_stream_which_then_waits_for_all(capturing):
+def test_each_stream_starts_behind_the_main_stream_which_then_waits_for_all(capturing):
     log, do = capturing
     streams.side_by_side(do, "ab")
     assert log == [
@@ -67,13 +67,13 @@ def test_each_branch_starts_behind_the_main_stream_which_then_waits_for_all(capt
         *("0:0 waits for -1:1", "0:0 waits for -1:2"),
     ]
     log.clear()
-    streams.side_by_side(do, "c")  # one alone needs no branch
+    streams.side_by_side(do, "c")  # one alone needs no stream
     assert log == ["c in 0:0"]
     streams.side_by_side(do, "de")
     assert {line.split(" in ")[1] for line in log if " in " in line} == {"0:0", "-1:1", "-1:2"}  # used again
 
 
-def test_branches_do_not_branch_again_and_hold_what_they_use_until_all_are_joined(capturing):
+def test_streams_do_not_nest_and_hold_what_they_use_until_all_are_joined(capturing):
     _, do = capturing
     memory = Memory()
     gone = weakref.ref(memory)
@@ -94,7 +94,7 @@ def test_branches_do_not_branch_again_and_hold_what_they_use_until_all_are_joine
     assert [line for line in capturing[0] if " in " in line] == ["a1 in -1:1", "a2 in -1:1", "b1 in -1:2", "b2 in -1:2"]
 
 
-def test_a_branch_that_fails_leaves_no_trace(capturing):
+def test_a_stream_that_fails_leaves_no_trace(capturing):
     def fail(item):
         streams.hold(Memory())
         raise ValueError(item)

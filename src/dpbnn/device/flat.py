@@ -1,7 +1,7 @@
-"""Tensors that lie side by side in memory: what is done to all of them then takes one pass, or one launch.
+"""Tensors that lie side by side in memory: an operation on all of them then takes one pass, or one launch.
 
 >>> import torch
->>> weights = in_one_piece({"a": torch.ones(2), "b": torch.ones(3)})
+>>> weights = flat_copies({"a": torch.ones(2), "b": torch.ones(3)})
 >>> [len(numbers) for (numbers,) in joined([weights[name] for name in sorted(weights)])]
 [5]
 """
@@ -14,10 +14,10 @@ from dpbnn._internals import storage_key
 from dpbnn.seeds import FlatWeights
 from dpbnn.types import Weights
 
-__all__ = ["in_one_piece", "joined", "of_each"]
+__all__ = ["flat_copies", "joined", "of_each"]
 
 
-def in_one_piece(weights: Weights) -> Weights:
+def flat_copies(weights: Weights) -> Weights:
     """Copies of the weights side by side, in the order of their names; apart where their types differ."""
     if len({values.dtype for values in weights.values()}) > 1:
         return {name: values.detach().clone() for name, values in weights.items()}

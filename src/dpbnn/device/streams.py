@@ -1,9 +1,9 @@
-"""Independent work side by side: as branches of a CUDA graph, while one is being captured; else in a row.
+"""Independent work side by side: in streams of a CUDA graph, while one is being captured; else in a row.
 
 Small kernels keep a device busy only together. Work `beside` the rest is needed later, and so gives way to the rest.
 
 The allocator gives memory out again as soon as Python lets it go, but only in the order of the stream that it was made
-in. So a branch must `hold` the tensors of others that it uses until all branches have come together.
+in. So work in one stream must `hold` the tensors of others that it uses until all streams have come together.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["FIRST", "beside", "branches", "hold", "join", "side_by_side"]
+__all__ = ["FIRST", "beside", "hold", "in_streams", "join", "side_by_side"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,14 +30,14 @@ def _is_capturing() -> bool:
 
 
 def hold(values: object) -> None:
-    """Inside a branch, keep this until all branches have come together; elsewhere nothing."""
+    """In a stream, keep this until all streams have come together; elsewhere nothing."""
     if _inside and _is_capturing():
         _held.append(values)
 
 
 @contextmanager
 def beside() -> Iterator[torch.cuda.Stream | None]:
-    """A branch beside all that follows, up to `join`; None where there are no branches."""
+    """A stream beside all that follows, up to `join`; None where nothing is captured."""
     if not _is_capturing() or _inside:
         yield None
         return
@@ -48,20 +48,20 @@ def beside() -> Iterator[torch.cuda.Stream | None]:
         yield stream
 
 
-def join(*branches: torch.cuda.Stream | None) -> None:
-    """What follows comes after these branches."""
-    for stream in branches:
+def join(*streams: torch.cuda.Stream | None) -> None:
+    """What follows comes after these streams."""
+    for stream in streams:
         if stream is not None:
             torch.cuda.current_stream().wait_stream(stream)
 
 
 def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """``[work(item) for item in items]``, each in a branch."""
-    return [work(item) for item in branches(list(items))]
+    """``[work(item) for item in items]``, each in a stream."""
+    return [work(item) for item in in_streams(list(items))]
 
 
-def branches(items: Sequence[Item]) -> Iterator[Item]:
-    """The items, for a loop each pass of which is a branch; branches do not branch again."""
+def in_streams(items: Sequence[Item]) -> Iterator[Item]:
+    """The items, for a loop each pass of which has a stream; inside of one there are no others."""
     global _inside
     if len(items) < 2 or not _is_capturing() or _inside:
         yield from items

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch.optim import Optimizer
 
-from dpbnn.device.flat import in_one_piece
+from dpbnn.device.flat import flat_copies
 from dpbnn.errors import DpbnnError
 from dpbnn.methods.descent import Descent, Term, implied_temperature, of_network, prior_term
 from dpbnn.methods.method import Method, Prepared
@@ -87,7 +87,7 @@ class SGD(Method[SGDState]):
     def init(self, weights: Weights, plan: PrivacyPlan, seed: int) -> SGDState:
         """The weights as given."""
         self.prior.check(list(of_network(weights)))
-        flat = in_one_piece(weights)
+        flat = flat_copies(weights)
         return SGDState(flat, self._descent.start(flat), plan)
 
     def begin_step(self, state: SGDState, step: int) -> Hashable | None:

@@ -18,7 +18,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
 from dpbnn import _validate
-from dpbnn.device.flat import in_one_piece
+from dpbnn.device.flat import flat_copies
 from dpbnn.errors import DpbnnError
 from dpbnn.methods.descent import Term, as_rate, implied_temperature, of_network, plain_schedule, prior_term
 from dpbnn.methods.method import Method, Prepared
@@ -128,7 +128,7 @@ class SGLD(Method[SGLDState]):
     def init(self, weights: Weights, plan: PrivacyPlan, seed: int) -> SGLDState:
         """The weights as given, and nothing kept."""
         self.prior.check(list(of_network(weights)))
-        flat = in_one_piece(weights)
+        flat = flat_copies(weights)
         langevin_noise = None if plan.is_private else FlatWeights(flat)
         return SGLDState(flat, self.keep_as.open(flat, plan.steps), plan, seed, langevin_noise)
 

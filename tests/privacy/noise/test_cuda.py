@@ -4,20 +4,20 @@ import pytest
 import torch
 from scipy import stats
 
-from dpbnn.device.flat import in_one_piece
+from dpbnn.device.flat import flat_copies
 from dpbnn.privacy.noise import cuda as cuda_noise
 
 
-def noise(shapes, seed=1, scale=1.0, dtype=torch.float32, one_piece=False):
+def noise(shapes, seed=1, scale=1.0, dtype=torch.float32, is_flat=False):
     tensors = {str(index): torch.zeros(shape, dtype=dtype) for index, shape in enumerate(shapes)}
-    tensors = in_one_piece(tensors) if one_piece else tensors
+    tensors = flat_copies(tensors) if is_flat else tensors
     cuda_noise.add_normals(list(tensors.values()), scale, cuda_noise.drawn(torch.Generator().manual_seed(seed)))
     return torch.cat([values.flatten() for values in tensors.values()])
 
 
 @pytest.mark.parametrize("shapes", [[(1,)], [(2,)], [(7, 3), (5,)], [(1000, 100), (1,), (3,)]])
 def test_noise_depends_on_the_place_of_a_number_not_on_how_it_lies_in_memory(shapes):
-    assert torch.equal(noise(shapes), noise(shapes, one_piece=True))
+    assert torch.equal(noise(shapes), noise(shapes, is_flat=True))
 
 
 def test_chunks_are_drawn_one_after_another(monkeypatch):

@@ -6,7 +6,7 @@ import triton.language as tl
 __all__ = ["factors", "finite", "products", "scaled", "squares", "weighted_product", "weighted_sum"]
 
 COUNTS = ["terms", "records"]
-"""What may change from part to part: no other kernel is compiled for that, which a recording could not do."""
+"""What may change from part to part: no other kernel is compiled for that, which a capture could not do."""
 
 
 @triton.jit

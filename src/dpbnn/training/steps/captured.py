@@ -22,7 +22,7 @@ from torch import Tensor
 from dpbnn._warn import warn
 from dpbnn.clipping import Sums, clip_and_sum
 from dpbnn.data.records import ResidentRecords, generators_of_the_process
-from dpbnn.device.streams import beside, branches, join
+from dpbnn.device.streams import beside, in_streams, join
 from dpbnn.models.replica import structure_of
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.noise.source import AddsNoise
@@ -258,7 +258,7 @@ class CapturedSteps:
     def _clipped_sums(self, step: int, size: int) -> Iterator[tuple[Room, Callable[..., ClippedSum]]]:
         """What clips and adds up the part that is ready, for each run."""
         parts = self._feed.read(size)
-        for room, state, (x, y, present) in branches(list(zip(self._rooms, self.states, parts, strict=True))):
+        for room, state, (x, y, present) in in_streams(list(zip(self._rooms, self.states, parts, strict=True))):
             work = room.work
             settings = replace(work.clipping_at(step), no_sync=True)
             given = work.checked, work.method.weights(state, step), x, y, settings
@@ -275,12 +275,12 @@ class CapturedSteps:
     def _add_noise(self, step: int, sources: Sequence[AddsNoise] | None = None) -> None:
         """Add noise in place: to float64 sums, which are rounded afterwards, or to what is released, by the plan."""
         sources = self._noise_sources() if sources is None else sources
-        for room, source in branches(list(zip(self._rooms, sources, strict=True))):
+        for room, source in in_streams(list(zip(self._rooms, sources, strict=True))):
             room.add_noise(step, source, self._sizes.together)
 
     def _take(self, step: int) -> None:
         """Update the states in place."""
-        for index, room in branches(list(enumerate(self._rooms))):
+        for index, room in in_streams(list(enumerate(self._rooms))):
             method = room.work.method
             state = method.update(self.states[index], room.noisy, step)
             if state is not self.states[index]:

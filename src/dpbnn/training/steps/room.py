@@ -9,7 +9,7 @@ from torch import Tensor
 from dpbnn.clipping.gradient import draws_of, shorten
 from dpbnn.clipping.objective import wide
 from dpbnn.clipping.summation import LARGEST_PART
-from dpbnn.device.flat import in_one_piece, joined
+from dpbnn.device.flat import flat_copies, joined
 from dpbnn.privacy.noise.mechanism import add_noise
 from dpbnn.privacy.noise.source import AddsNoise
 from dpbnn.training.steps.work import Work
@@ -38,8 +38,8 @@ class Room:
         where = work.method.weights(state, step)
         like = {name: wide(values) for name, values in draws_of(where)[0].items()}
         is_joint, adds_up = isinstance(where, Draws), has_parts or work.in_float64
-        released = in_one_piece({n: v.new_empty((2, *v.shape) if is_joint else v.shape) for n, v in like.items()})
-        sums = in_one_piece({n: v.double() for n, v in released.items()}) if adds_up else released
+        released = flat_copies({n: v.new_empty((2, *v.shape) if is_joint else v.shape) for n, v in like.items()})
+        sums = flat_copies({n: v.double() for n, v in released.items()}) if adds_up else released
         return Room(work, sums, NoisySum(released), adds_up)
 
     def clear(self) -> None:
