@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dpbnn.errors import DpbnnError
-from dpbnn.privacy.guarantee import PrivacyGuarantee
+from dpbnn.privacy.guarantee import PrivacyGuarantee, rounded_up
 from dpbnn.privacy.plan import PrivacyPlan
 
 PLAN = PrivacyPlan(dataset_size=60_000, batch_size=256, steps=3515, clip_norm=1.5, noise_multiplier=1.3, delta=1e-5)
@@ -32,6 +32,12 @@ def test_epsilon_is_rounded_up_never_down(noise):
     assert said == guarantee.epsilon > 0
     assert plan.epsilon() <= guarantee.epsilon < plan.epsilon() + 1.0001e-4
     assert guarantee.epsilon < plan.epsilon() * 1.0015
+
+
+@pytest.mark.parametrize("epsilon", [5e-324, 1e-310, 1e-300, 0.0, math.inf])
+def test_epsilons_at_the_ends_of_float64_are_rounded_up_too(epsilon):
+    assert rounded_up(epsilon) >= epsilon
+    assert rounded_up(epsilon) <= max(epsilon * 1.002, 1e-307)
 
 
 def test_a_guarantee_holds_everything_that_gives_epsilon_a_meaning():

@@ -200,6 +200,7 @@ def test_json_gives_the_same_plan_back(original):
     [
         ({"version": 3}, "version of PrivacyPlan must be 1 or 2.* got 3"),
         ({"version": None}, "version of PrivacyPlan must be 1 or 2.* got None"),
+        ({"version": []}, r"version of PrivacyPlan must be 1 or 2.* got \[\]"),
         ({"colour": "red"}, r"got unknown \['colour'\]"),
         ({"steps": -5}, "steps must be >= 1, got -5"),
         ({"clip_norm": None}, "clip_norm must be a finite number, got inf"),

@@ -25,7 +25,7 @@ def load(what: str, text: str, versions: Mapping[int, Collection[str]]) -> dict[
     if not isinstance(fields, dict):
         refuse(what, "a JSON object", fields)
     version = fields.pop("version", None)
-    if version not in versions or isinstance(version, bool):
+    if type(version) is not int or version not in versions:
         refuse(f"version of {what}", f"{' or '.join(map(str, versions))}, as this release of dpbnn reads,", version)
     names = versions[version]
     for wrong, kind in ((set(names) - set(fields), "missing"), (set(fields) - set(names), "unknown")):

@@ -30,7 +30,7 @@ from dpbnn.privacy.prose import describe, shown
 __all__ = ["Circumstances", "PrivacyGuarantee", "rounded_up"]
 
 _JSON_VERSION = 1
-_OTHER_VERSIONS = 1e-3
+_TOLERANCE = 1e-3
 """How far figures may lie below today's: other versions of the accounting library differ in the last digits."""
 _POSSIBLY_INFINITE = ("epsilon", "epsilon_replace_one")
 _ADJACENCIES_OF_SEARCHES = ("add_or_remove", "zero_out")  # the joint cost of candidates is known for these alone
@@ -40,7 +40,7 @@ _PUBLIC_GRID = "the grid of candidates does not depend on the private data"
 
 @dataclass(frozen=True)
 class Circumstances:
-    """How neighbouring data sets differ, and what a front end assumes beside what is always assumed."""
+    """Which data sets are neighbours, and what a front end assumes beside what is always assumed."""
 
     adjacency: str = "add_or_remove"
     assumptions: tuple[str, ...] = ()
@@ -200,12 +200,12 @@ class PrivacyGuarantee:
                 refuse(f"{name} of a guarantee", f"{getattr(expected, name)!r}, as its plan says", getattr(self, name))
         replacing = self.plan.epsilon(adjacency="replace_one")  # by whichever is tightest, as not all have a figure
         for name, least in {"epsilon": expected.epsilon, "epsilon_replace_one": replacing}.items():
-            if getattr(self, name) < least * (1 - _OTHER_VERSIONS):
+            if getattr(self, name) < least * (1 - _TOLERANCE):
                 refuse(f"{name} of a guarantee", f"at least {least}, as its plan costs", getattr(self, name))
 
 
-def _origins(plan: PrivacyPlan, accountant: str | None, adjacency: str) -> list[str]:
-    """Assumptions about accountants from outside the package, wherever a figure rests on one."""
+def _assumed_of_foreign(plan: PrivacyPlan, accountant: str | None, adjacency: str) -> list[str]:
+    """An assumption for each figure that rests on an accountant from outside the package."""
     assumed = []
     for neighbours in dict.fromkeys((adjacency, "replace_one")):
         name = plan.account(accountant, adjacency=neighbours).accountant
@@ -232,7 +232,7 @@ def _figures(plan: PrivacyPlan, accountant: str | None, adjacency: str) -> dict[
         "epsilon_by_accountant": {name: rounded_up(plan.epsilon(name, adjacency=adjacency)) for name in names},
         "epsilon_replace_one": rounded_up(plan.epsilon(accountant, adjacency="replace_one")),
         "released": f"all iterates of the training run{bought} and everything computed from them",
-        "assumptions": (_NO_SEARCH, *_origins(plan, accountant, adjacency)),
+        "assumptions": (_NO_SEARCH, *_assumed_of_foreign(plan, accountant, adjacency)),
     }
 
 
@@ -260,7 +260,7 @@ def rounded_up(epsilon: float) -> float:
     """Epsilon to four decimals, or to four digits below 1 and above 1000; never less than it is."""
     if not math.isfinite(epsilon) or epsilon <= 0:
         return epsilon
-    decimals = 3 - math.floor(math.log10(epsilon))
+    decimals = min(3 - math.floor(math.log10(epsilon)), 308)  # 10^309 is no float
     factor = 10.0 ** (decimals if epsilon > 1000 else max(4, decimals))
     return max(math.ceil(epsilon * factor) / factor, epsilon)
 
