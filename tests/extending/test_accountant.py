@@ -13,7 +13,7 @@ from dpbnn.errors import DpbnnError
 from dpbnn.privacy.accountants import ACCOUNTANTS, Accountant, Accounting, bounds, foreign_module, register, unregister
 from dpbnn.privacy.guarantee import PrivacyGuarantee
 from dpbnn.privacy.settings import Settings
-from dpbnn.privacy.statement import as_table, state
+from dpbnn.privacy.statement import print_table, statement_of
 from tests.extending import skeleton
 
 FULL = dpbnn.PrivacyPlan(dataset_size=20, batch_size=20, steps=5, clip_norm=1.0, noise_multiplier=20.0, delta=1e-16)
@@ -151,7 +151,7 @@ def test_a_release_that_rests_on_it_loads_where_it_is_registered_and_nowhere_els
 
 
 def test_names_in_errors_and_tables_come_from_the_registry(exact, capsys):
-    as_table(state("sgd", Settings(FULL, None, None), ()))
+    print_table(statement_of("sgd", Settings(FULL, None, None), ()))
     assert "epsilon by EXACT (bound)" in capsys.readouterr().out
     with pytest.raises(DpbnnError, match="accountant must be one of 'pld', 'rdp', 'gdp', 'exact', got 'no'"):
         FULL.epsilon("no")

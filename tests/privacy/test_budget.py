@@ -14,7 +14,7 @@ from dp_accounting.rdp import RdpAccountant
 import dpbnn
 from dpbnn import BudgetAccountant, BudgetError, PrivacyPlan
 from dpbnn.privacy import budget as budgets
-from dpbnn.privacy.budget import Together, ancestor, composed_epsilon
+from dpbnn.privacy.budget import JointCharge, ancestor, composed_epsilon
 
 SHAPE = {"dataset_size": 500, "batch_size": 100, "steps": 20, "clip_norm": 1.0, "delta": 1e-6}
 HALF = PrivacyPlan.for_budget(epsilon=0.5, **SHAPE)
@@ -75,7 +75,7 @@ def test_many_fits_at_once_are_all_charged_or_none():
     setup = dpbnn.Setup(dpbnn.networks.MLP(3, [], 2), dpbnn.SGD(0.1), HALF, dpbnn.Categorical())
     with BudgetAccountant(epsilon=1.2, delta=1e-5) as budget:
         dpbnn.fit_many([setup, setup], x, np.zeros(500, dtype=np.int64), progress=False)
-        assert budget.charges == [Together((HALF, HALF))]
+        assert budget.charges == [JointCharge((HALF, HALF))]
     with BudgetAccountant(epsilon=0.6, delta=1e-5) as budget:
         with pytest.raises(BudgetError):
             dpbnn.fit_many([setup, setup], x, np.zeros(500, dtype=np.int64), progress=False)
@@ -116,16 +116,16 @@ def test_plans_fixed_beforehand_compose_as_dp_accounting_has_it():
 
 
 def test_what_is_fixed_at_once_costs_what_it_does_together_and_others_pay_for_their_own():
-    four = Together((HALF,) * 4)
+    four = JointCharge((HALF,) * 4)
     epsilon, delta = four.cost
     assert delta == HALF.delta
     assert epsilon == composed_epsilon([HALF] * 4, HALF.delta) < 4 * HALF.epsilon()
-    assert Together((HALF,) * 4, epsilon_of_others=1.9).cost == (max(epsilon, 1.9), delta)
-    assert Together((HALF,)).cost == (HALF.epsilon(), HALF.delta)
+    assert JointCharge((HALF,) * 4, epsilon_of_others=1.9).cost == (max(epsilon, 1.9), delta)
+    assert JointCharge((HALF,)).cost == (HALF.epsilon(), HALF.delta)
     for order in (1.5, 4.0, 40.0):
-        alone = Together((HALF,)).divergence(order)
+        alone = JointCharge((HALF,)).divergence(order)
         assert four.divergence(order) == pytest.approx(4 * alone)
-        assert Together((HALF,), 5.0).divergence(order) > max(alone, 1.0)
+        assert JointCharge((HALF,), 5.0).divergence(order) > max(alone, 1.0)
     budget = BudgetAccountant(epsilon=2.0, delta=1e-5, composition="rdp")
     with pytest.raises(BudgetError):
         budget.charge(HALF, epsilon_of_others=50.0)
@@ -248,7 +248,7 @@ def test_a_search_is_charged_what_it_claims():
     plans = (PrivacyPlan.for_budget(epsilon=0.7, **SHAPE),) * 2
     composed = composed_epsilon(plans, SHAPE["delta"])
     assert composed > 1.0
-    assert Together(plans, epsilon_of_others=1.5).cost == (1.5, SHAPE["delta"])
+    assert JointCharge(plans, epsilon_of_others=1.5).cost == (1.5, SHAPE["delta"])
 
 
 def test_of_two_threads_that_open_a_budget_one_is_refused(monkeypatch):

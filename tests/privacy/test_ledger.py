@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import dpbnn
-from dpbnn.privacy.budget import Together, composed_epsilon
+from dpbnn.privacy.budget import JointCharge, composed_epsilon
 from dpbnn.privacy.guarantee import Circumstances, PrivacyGuarantee
 from dpbnn.privacy.ledger import Ledger, SearchLedger, fingerprint
 from dpbnn.privacy.plan import PrivacyPlan
@@ -111,7 +111,7 @@ def test_opening_a_ledger_charges_the_open_budget_once():
         ledger = completed(Ledger.open(plan(5.0, 2, (0.1,)), {"a bound": 0.1}))
         ledger.buy("a bound", draw(3.0))
         guarantee_of(ledger)
-        assert budget.charges == [Together((ledger.plan,))]
+        assert budget.charges == [JointCharge((ledger.plan,))]
         Ledger(ledger.plan)
         assert len(budget.charges) == 1
     with dpbnn.BudgetAccountant(epsilon=0.01, delta=1e-4), pytest.raises(dpbnn.BudgetError):
@@ -126,7 +126,7 @@ def test_a_run_is_charged_with_the_noise_that_it_draws():
     with dpbnn.BudgetAccountant(epsilon=5, delta=1e-3) as budget:
         release = dpbnn.fit(nn.Linear(2, 2), x, y, plan=the_plan, **how)
     assert release.guarantee.plan != the_plan
-    assert budget.charges == [Together((release.guarantee.plan,))]
+    assert budget.charges == [JointCharge((release.guarantee.plan,))]
 
 
 @pytest.mark.guarantees("Nothing is released from a ledger that was not opened.")
@@ -228,7 +228,7 @@ BOUGHT = [{"a bound": 0.1}, {"a bound": 0.2}]
 def test_a_search_is_charged_once_for_all_fits_and_the_choice():
     with dpbnn.BudgetAccountant(epsilon=20, delta=1e-4) as budget:
         search = SearchLedger(PLANS, BOUGHT, epsilon=9.0, delta=1e-5)
-        assert budget.charges == [Together(tuple(PLANS), 9.0)]
+        assert budget.charges == [JointCharge(tuple(PLANS), 9.0)]
         for ledger, promised in zip(search.ledgers, BOUGHT, strict=True):
             completed(ledger)
             ledger.buy("a bound", draw(1.0))

@@ -9,13 +9,13 @@ import pytest
 from dpbnn.errors import DpbnnError
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.settings import Settings
-from dpbnn.privacy.statement import as_table, number_of_steps, state
+from dpbnn.privacy.statement import number_of_steps, print_table, statement_of
 
 PLAN = PrivacyPlan(1000, 10, 5, clip_norm=1.0, noise_multiplier=1.0, delta=1e-4)
 
 
 def stated(plan=PLAN, assumed=()):
-    return state("sgd", Settings(plan, 0.1, None), assumed)
+    return statement_of("sgd", Settings(plan, 0.1, None), assumed)
 
 
 def test_steps_are_never_more_than_the_epochs_hold():
@@ -58,7 +58,7 @@ def test_what_was_assumed_and_what_is_weak_is_said(plan, assumed, note):
 @pytest.mark.parametrize("noise", [0.61, 1.3, 77.0])
 def test_the_table_shows_no_bound_below_what_was_computed_and_the_whole_delta(noise, delta, capsys):
     statement = stated(replace(PLAN, noise_multiplier=noise, delta=delta))
-    as_table(statement)
+    print_table(statement)
     out = capsys.readouterr().out
 
     def shown(row):

@@ -32,7 +32,7 @@ def plan(
     For samplers such as sgld, learning rate, clip norm, temperature and noise are tied: three of them give the fourth.
     """
     from dpbnn.privacy.settings import Given, complete
-    from dpbnn.privacy.statement import as_table, number_of_steps, state
+    from dpbnn.privacy.statement import number_of_steps, print_table, statement_of
 
     given = Given(clip_norm, noise_multiplier, epsilon, learning_rate, temperature)
     number = number_of_steps(steps, epochs, dataset_size, batch_size)
@@ -41,8 +41,8 @@ def plan(
     samplers = {name: entry.is_sampler for name, entry in METHODS.items()}
     assumed = {"delta": delta is None, "clip_norm": clip_norm is None and not samplers.get(method, False)}
     settings = complete(method, draft, given, samplers)
-    statement = state(method, settings, [name for name, missing in assumed.items() if missing])
+    statement = statement_of(method, settings, [name for name, missing in assumed.items() if missing])
     if as_json:
         show(as_json, statement, "")
     else:
-        as_table(statement)
+        print_table(statement)

@@ -51,8 +51,8 @@ class Claim:
     def take(self, take_over: bool, is_begun: bool) -> bool:
         """Become the owner, and return whether another host owned the folder; refuse that without `take_over`.
 
-        This comes before the journal is read: a former owner that writes a line later no longer finds its token
-        after it.
+        Where a run has begun and no owner is named, another host may be the owner. This comes before the journal is
+        read: a former owner that writes a line later no longer finds its token after it.
         """
         with explained(self.folder):
             former = self._read()

@@ -32,7 +32,7 @@ from dpbnn.privacy.plan import PrivacyPlan
 __all__ = [
     "BudgetAccountant",
     "BudgetError",
-    "Together",
+    "JointCharge",
     "ancestor",
     "budget_process",
     "charge_open_budget",
@@ -61,7 +61,7 @@ class BudgetError(DpbnnError):
 
 
 @dataclass(frozen=True)
-class Together:
+class JointCharge:
     """Runs that were all fixed beforehand, and a release without delta on the records of other people.
 
     Nobody pays for both: the cost is the larger one.
@@ -109,7 +109,7 @@ class BudgetAccountant:
         self.epsilon = _validate.positive("epsilon", epsilon)
         self.delta = _validate.fraction("delta", delta)
         self.composition = _validate.one_of("composition", composition, COMPOSITIONS)
-        self.charges: list[Together] = []
+        self.charges: list[JointCharge] = []
         self._order: float | None = None
         self._lock = Lock()
         self._sign: int | None = None
@@ -136,12 +136,12 @@ class BudgetAccountant:
                 os.close(self._sign)
 
     def charge(self, *plans: PrivacyPlan, epsilon_of_others: float = 0.0) -> None:
-        """Spend the joint cost of plans that are fixed at once, or refuse all of them (see `Together`)."""
+        """Spend the joint cost of plans that are fixed at once, or refuse all of them (see `JointCharge`)."""
         refuse_elsewhere()
         with self._lock:
-            self._charge(Together(plans, epsilon_of_others))
+            self._charge(JointCharge(plans, epsilon_of_others))
 
-    def _charge(self, further: Together) -> None:
+    def _charge(self, further: JointCharge) -> None:
         first = (self.charges or [further])[0].plans[0]
         for plan in further.plans:
             if not plan.is_private:
@@ -171,7 +171,7 @@ class BudgetAccountant:
         left = max(0.0, self.epsilon - spent[0])
         return left, self.delta if self.composition == "rdp" else max(0.0, self.delta - spent[1])
 
-    def _spent(self, charges: list[Together], order: float | None) -> tuple[float, float]:
+    def _spent(self, charges: list[JointCharge], order: float | None) -> tuple[float, float]:
         if self.composition == "basic":
             epsilons, deltas = zip(*(charge.cost for charge in charges), strict=True)
             return math.fsum(epsilons), math.fsum(deltas)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ChargedStep", "Ledger", "SearchCost", "SearchLedger", "Settled", "fingerprint"]
 
 ChargedStep = tuple[int, int | None]
-"""A step and the fingerprint of what it released; no fingerprint where its noise came from another key."""
+"""A step and its mark, the fingerprint of what it released; None where its noise came from another key."""
 CHOICE = "the choice between the candidates"
 
 

@@ -138,13 +138,13 @@ class PrivacyPlan:
 
     def noise_at(self, step: int) -> float:
         """The noise multiplier of a step, counted from 0."""
-        return value_at(self.noise_multiplier, self._checked(step))
+        return value_at(self.noise_multiplier, self._checked_step(step))
 
     def clip_norm_at(self, step: int) -> float:
         """The clip norm of a step, counted from 0."""
-        return value_at(self.clip_norm, self._checked(step))
+        return value_at(self.clip_norm, self._checked_step(step))
 
-    def _checked(self, step: int) -> int:
+    def _checked_step(self, step: int) -> int:
         if type(step) is int and 0 <= step < self.steps:
             return step
         if whole_number("step", step, at_least=0) >= self.steps:

@@ -100,12 +100,11 @@ class PurchaseFile:
 
     def open(self, plan: PrivacyPlan, promised: Mapping[str, float]) -> dict[str, Bought]:
         """What was bought before an interruption."""
-        about = {
+        self._about = {
             "version": FILE_VERSION,
             "plan": json.loads(plan.to_json()),
             "promised": list(map(list, promised.items())),
         }
-        self._about = about
         if not self.path.exists():
             return {}
         try:
@@ -119,7 +118,7 @@ class PurchaseFile:
             raise DpbnnError(
                 f"{self.path} is damaged; delete the unfinished run (what it has released stays spent)."
             ) from error
-        if known != about or not bought.keys() <= promised.keys():
+        if known != self._about or not bought.keys() <= promised.keys():
             raise DpbnnError(
                 f"{self.path} belongs to another run: the plan, or what is bought, changed. Run again with what it was "
                 "made with, or delete it; what that run has released stays spent."

@@ -1,4 +1,4 @@
-"""From the settings that a user has to a complete plan: budget in, noise out, or the other way round.
+"""Completes a plan from the settings that a user gives: the noise from a budget, or the other way round.
 
 Langevin noise is privacy noise, so that one relation ties four settings of SGLD, and three of them give the fourth:
 
@@ -81,7 +81,7 @@ def complete(method: str, draft: PrivacyPlan, given: Given, is_sampler: Mapping[
     return Settings(plan, eta, temperature)
 
 
-def _complete_sampler(method: str, draft: PrivacyPlan, given: Given, asked: float | None) -> Settings:
+def _complete_sampler(method: str, draft: PrivacyPlan, given: Given, required: float | None) -> Settings:
     known = [name for name in _TIED if getattr(given, name) is not None]
     if len(known) < 2:
         raise DpbnnError(
@@ -92,7 +92,7 @@ def _complete_sampler(method: str, draft: PrivacyPlan, given: Given, asked: floa
     eta, clip_norm, tau = given.learning_rate, given.clip_norm, given.temperature
     ratio = draft.batch_size / draft.dataset_size
     deviation = math.sqrt(2 * tau / eta) * ratio if tau and eta else 0.0  # s C
-    noise = deviation / clip_norm if clip_norm and deviation else asked
+    noise = deviation / clip_norm if clip_norm and deviation else required
     if noise is None:
         missing = next(name for name in _TIED if name not in known)
         raise DpbnnError(
@@ -101,25 +101,25 @@ def _complete_sampler(method: str, draft: PrivacyPlan, given: Given, asked: floa
         )
     clip_norm = clip_norm or deviation / noise
     plan = replace(draft, clip_norm=clip_norm, noise_multiplier=noise)
-    if len(known) == len(_TIED) and asked is not None:
-        _refuse_contradiction(plan, given, asked)
+    if len(known) == len(_TIED) and required is not None:
+        _refuse_contradiction(plan, given, required)
     eta = eta or 2 * (tau or 0.0) * (ratio / (noise * clip_norm)) ** 2
     return Settings(plan, eta, tau or _temperature(plan, eta))
 
 
-def _refuse_contradiction(plan: PrivacyPlan, given: Given, asked: float) -> None:
+def _refuse_contradiction(plan: PrivacyPlan, given: Given, required: float) -> None:
     """Refuse noise, implied by learning rate, clip norm and temperature, that is too little or not the given one."""
     noise = plan.noise_at(0)
-    most = math.inf if given.noise_multiplier is None else asked * (1 + _TOLERANCE)
-    if asked * (1 - _TOLERANCE) <= noise <= most:
+    most = math.inf if given.noise_multiplier is None else required * (1 + _TOLERANCE)
+    if required * (1 - _TOLERANCE) <= noise <= most:
         return
     eta, clip_norm = given.learning_rate or 0.0, plan.clip_norm_at(0)
-    needed = f"noise_multiplier {asked:.6g}" + ("" if given.epsilon is None else f" for epsilon {given.epsilon:g}")
-    temperature = _temperature(replace(plan, noise_multiplier=asked), eta)
+    needed = f"noise_multiplier {required:.6g}" + ("" if given.epsilon is None else f" for epsilon {given.epsilon:g}")
+    temperature = _temperature(replace(plan, noise_multiplier=required), eta)
     raise DpbnnError(
         f"learning_rate, clip_norm and temperature must agree with {needed}, got {noise:.6g} from them; drop one of "
-        f"the four, or use temperature {temperature:.6g}, or learning_rate {eta * (noise / asked) ** 2:.6g}, or "
-        f"clip_norm {clip_norm * noise / asked:.6g}."
+        f"the four, or use temperature {temperature:.6g}, or learning_rate {eta * (noise / required) ** 2:.6g}, or "
+        f"clip_norm {clip_norm * noise / required:.6g}."
     )
 
 

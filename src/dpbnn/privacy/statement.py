@@ -15,7 +15,7 @@ from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.privacy.prose import cautions, shown
 from dpbnn.privacy.settings import Settings
 
-__all__ = ["as_table", "number_of_steps", "state"]
+__all__ = ["number_of_steps", "print_table", "statement_of"]
 
 
 def number_of_steps(steps: int | None, epochs: float | None, dataset_size: int, batch_size: int) -> int:
@@ -29,7 +29,7 @@ def number_of_steps(steps: int | None, epochs: float | None, dataset_size: int, 
     return number if number >= 1 else refuse("epochs", "enough for one step", epochs)
 
 
-def state(method: str, settings: Settings, assumed: Collection[str]) -> dict[str, Any]:
+def statement_of(method: str, settings: Settings, assumed: Collection[str]) -> dict[str, Any]:
     """All figures by name. Those under "epsilon" are as computed; "reported_epsilon" is the tightest bound, rounded up.
 
     `assumed` names the settings that were not given and do not follow from others.
@@ -60,7 +60,7 @@ def state(method: str, settings: Settings, assumed: Collection[str]) -> dict[str
     }
 
 
-def as_table(statement: dict[str, Any]) -> None:
+def print_table(statement: dict[str, Any]) -> None:
     """Print a table of the figures, bounds rounded up, and the sentence."""
     from rich.console import Console
     from rich.table import Table

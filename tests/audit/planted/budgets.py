@@ -51,13 +51,13 @@ def failed():
 
 
 def rows_ignored(patch):
-    original = budget.Together.divergence
+    original = budget.JointCharge.divergence
 
     def planted(self, order):
         as_single = tuple(replace(plan, max_records_per_person=1) for plan in self.plans)
         return original(replace(self, plans=as_single), order)
 
-    patch.setattr(budget.Together, "divergence", planted)
+    patch.setattr(budget.JointCharge, "divergence", planted)
 
 
 def largest_delta(patch):

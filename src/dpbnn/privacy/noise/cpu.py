@@ -76,18 +76,17 @@ def _grouped(tensors: Sequence[Tensor], chunk: int) -> Iterator[list[Tensor]]:
     """All numbers as flat pieces, in groups of one type: an even number of them if there are several, all alike."""
     for dtype in (torch.float32, torch.float64):
         flat = [values.view(-1) for values in tensors if values.dtype == dtype]
-        left = total = sum(values.numel() for values in flat)
+        total = sum(values.numel() for values in flat)
         size = math.ceil(total / max(1, 2 * math.ceil(total / (2 * chunk)))) if total > chunk else total
-        group: list[Tensor] = []
+        groups: dict[int, list[Tensor]] = {}
+        position = 0
         for values in flat:
             while values.numel():
-                room = size - sum(piece.numel() for piece in group)
-                group.append(values[:room])
-                values = values[room:]
-                left -= group[-1].numel()
-                if left == 0 or group[-1].numel() == room:
-                    yield group
-                    group = []
+                group, filled = divmod(position, size)
+                piece, values = values[: size - filled], values[size - filled :]
+                groups.setdefault(group, []).append(piece)
+                position += piece.numel()
+        yield from groups.values()
 
 
 def _on_threads(work: Callable[[], None], threads: int) -> None:

@@ -1,4 +1,4 @@
-"""Noise for captured steps: a CUDA graph holds where noise is drawn, and each replay draws that of its own step.
+"""Noise for captured steps: each replay of a CUDA graph draws the noise of its own step.
 
 On a device it comes from one generator, which the graphs hold and `begin` seeds before each replay.
 """
@@ -35,7 +35,7 @@ class DrawnNoise:
 
 
 class GraphNoise:
-    """The noise of the step that was begun last, whatever step stands in a graph.
+    """The noise of the step that was begun last, whichever step was captured.
 
     Several runs that are captured together draw from it one after another: each has noise of its own.
     """

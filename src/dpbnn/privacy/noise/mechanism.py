@@ -27,13 +27,13 @@ def add_noise(clipped: ClippedSum, noise_multiplier: float, source: AddsNoise, s
         The private sum is gone afterwards.
         Names, shapes and types of what is released do not depend on the records.
     """
-    scale = _validate.non_negative("noise_multiplier", noise_multiplier)
+    _validate.non_negative("noise_multiplier", noise_multiplier)
     gradients = {name: values.contiguous() for name, values in clipped.gradients.items()}
     clipped.gradients.clear()
     for name, values in gradients.items():
         if values.dtype not in (torch.float32, torch.float64):
             raise TypeError(f"gradient '{name}' must be float32 or wider, got {values.dtype}.")
-    if scale > 0:
+    if noise_multiplier > 0:
         sensitivity = _validate.positive("the sensitivity of a sum that gets noise", clipped.sensitivity)
-        source.add([gradients[name] for name in sorted(gradients)], sensitivity, scale * sensitivity, step)
+        source.add([gradients[name] for name in sorted(gradients)], sensitivity, noise_multiplier * sensitivity, step)
     return NoisySum({name: values.to(clipped.types.get(name, values.dtype)) for name, values in gradients.items()})

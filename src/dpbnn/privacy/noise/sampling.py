@@ -9,7 +9,7 @@ The rate comes from the plan (`batch_size / dataset_size`), never from the data:
 `dataset_size`. Batches vary in size and can be empty; an empty batch is a step like any other.
 
 Many steps are drawn at a time: the cells of a table with a row for each step and a column for each record are chosen
-independently with probability q. From one that is chosen to the next it is a geometric number of cells.
+independently with probability q. The gap between two chosen cells is geometric.
 """
 
 import math
@@ -66,8 +66,7 @@ class PoissonSampler:
         drawn = self._drawn.get(table)
         if drawn is None:
             drawn = self._draw(table)
-            self._drawn.clear()
-            self._drawn[table] = drawn  # another thread may ask for another table at the same time
+            self._drawn = {table: drawn}  # another thread may ask for another table at the same time
         return drawn
 
     def _draw(self, table: int) -> tuple[Rows, Rows]:
