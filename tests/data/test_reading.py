@@ -44,8 +44,8 @@ class Chosen:
     rows: list[int]
     randomness: Randomness
 
-    def batches(self, first_step, end):
-        return ([*self.rows] for _ in range(first_step, end))
+    def batch(self, step):
+        return np.array(self.rows)
 
 
 def of_torch():

@@ -97,9 +97,9 @@ class DatasetRecords:
         """Refuse draws that would not be secret: torch's are, and in worker processes NumPy's and Python's are too."""
         if self.draws_unseen:
             raise DpbnnError(
-                "A Dataset must draw by torch's functions without a generator, if it draws, and else read a record the "
-                "same every time; got one that holds a generator, whose draws could not be kept secret, or with "
-                "state that reading changes; leave the generator out (np.random will do in worker processes), or that."
+                "A Dataset may draw by torch's functions without a generator, and must otherwise read a record the "
+                "same every time; got one that holds a generator, whose draws could not be kept secret, or has state "
+                "that reading changes; leave the generator out (np.random will do in worker processes), or the state."
             )
         if workers == 0 and self.draws_outside_torch:
             raise DpbnnError(

@@ -89,9 +89,9 @@ def _item(dataset: Any, row: int) -> Any:
         return dataset[row]
     except DpbnnError:
         raise
-    except Exception as error:  # whose text and place may say which record it was, and so that the batch has it
+    except Exception as error:  # its text or traceback may name the record, and so show that the batch has it
         kind = type(error).__name__
-    raise DpbnnError(  # outside, so that it does not carry the other one along
+    raise DpbnnError(  # outside of the handler, so that it does not carry the other error along
         f"Every record of a Dataset must be readable, got {kind} from one; [dataset[row] for row in "
         "range(len(dataset))] finds it, unless reading fails in worker processes alone."
     )
@@ -102,7 +102,7 @@ def collated(items: Sequence[Any], dtype: torch.dtype) -> Batch:
     if not (isinstance(items[0], (tuple, list)) and len(items[0]) == 2):
         raise DpbnnError(f"A Dataset's items must be (x, y) pairs, got {type(items[0]).__name__}.")
     pair = None
-    with suppress(RuntimeError, TypeError, ValueError):  # which say where in the batch, and how large it is
+    with suppress(RuntimeError, TypeError, ValueError):  # their texts show the place in the batch, and its size
         pair = default_collate(list(items))
     if pair is None:
         kinds = " and ".join(type(part).__name__ for part in items[0])
