@@ -132,7 +132,7 @@ def as_scores(name: str, values: Any) -> Tensor:
 
 def as_correctness(values: Any, num_records: int) -> Tensor:
     """0 (wrong) or 1 (correct) for each record, in float64, from booleans only: labels may be 0 and 1 as well."""
-    # A tensor compared with a list is a single False.
+    # `labels == y` of a tensor and a list is a single False.
     correct = torch.tensor(values) if isinstance(values, bool) else as_numbers("correct", values)
     if correct.dim() != 1 or correct.dtype != torch.bool:
         raise DpbnnError(

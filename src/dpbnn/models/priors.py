@@ -207,29 +207,29 @@ class Grouped(Prior):
 
     def check(self, names: Collection[str]) -> None:
         """Refuse a pattern that decides for no weight."""
-        deciding = {name: self._deciding(name)[0] for name in names}
+        pattern_of = {name: self._first_match(name)[0] for name in names}
         for pattern in self.overrides:
-            if pattern not in deciding.values():
-                taken = any(fnmatchcase(name, pattern) for name in names)
+            if pattern not in pattern_of.values():
+                is_taken = any(fnmatchcase(name, pattern) for name in names)
                 raise DpbnnError(
                     f"Pattern {pattern!r} of Grouped must match a weight"
-                    + (", but patterns before it take all of its weights; put it first." if taken else _got(names))
+                    + (", but patterns before it take all of its weights; put it first." if is_taken else _got(names))
                 )
         for which, prior in [(None, self.default), *self._pairs]:
-            prior.check([name for name in names if deciding[name] == which])
+            prior.check([name for name in names if pattern_of[name] == which])
 
     def for_weight(self, name: str) -> Prior:
         """The prior of the first pattern that matches."""
-        return self._deciding(name)[1].for_weight(name)
+        return self._first_match(name)[1].for_weight(name)
 
     def _groups(self, weights: Weights) -> Iterable[tuple[Prior, Weights]]:
         groups: dict[str | None, tuple[Prior, Weights]] = {}
         for name, values in weights.items():
-            pattern, prior = self._deciding(name)
+            pattern, prior = self._first_match(name)
             groups.setdefault(pattern, (prior, {}))[1][name] = values
         return groups.values()
 
-    def _deciding(self, name: str) -> tuple[str | None, Prior]:
+    def _first_match(self, name: str) -> tuple[str | None, Prior]:
         """The first pattern that matches, None for the default, and its prior."""
         return next((pair for pair in self._pairs if fnmatchcase(name, pair[0])), (None, self.default))
 

@@ -41,12 +41,9 @@ MILLIMETRE = 1 / 25.4
 
 def start(axes: "Axes | None", height: float = 75) -> "tuple[Figure, Axes]":
     """The figure to return and the axes to draw in; a new figure is 100 mm wide and `height` mm high."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise DpbnnError("Plots need matplotlib, which is not installed: pip install 'dpbnn[plots]'") from error
     if axes is None:
-        axes = Figure((100 * MILLIMETRE, height * MILLIMETRE), dpi=200, layout="constrained").add_subplot()
+        figure, (axes,) = panels(1, 1, width=100, height=height)
+        return figure, axes
     plain(axes)
     return axes.figure.figure, axes  # the whole figure, where the axes are in a part of one
 
@@ -91,8 +88,10 @@ def panel_below(axes: "Axes") -> "Axes":
 
 def panels(rows: int, columns: int, width: float = 170, height: float = 60) -> "tuple[Figure, list[Axes]]":
     """A figure `width` mm wide, each row of panels `height` mm high, and its panels row by row."""
-    from matplotlib.figure import Figure
-
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise DpbnnError("Plots need matplotlib, which is not installed: pip install 'dpbnn[plots]'") from error
     figure = Figure((width * MILLIMETRE, rows * height * MILLIMETRE), dpi=200, layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for panel in axes:

@@ -1,4 +1,4 @@
-"""Many networks on the same records: all draws of a posterior, stacked where that is faster.
+"""Many networks on the same records: all draws of a posterior.
 
 Draws of the weights run at once by vmap where that is faster. Where vmap fails (recurrent layers, decisions that depend
 on values), they run one after another, with the same results. Where dropout stays on, all draws share the weights, and
@@ -8,6 +8,7 @@ the records are repeated instead: every copy gets other masks.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any
@@ -52,23 +53,26 @@ class Inputs:
         return self._copy
 
 
+@dataclass(eq=False)
 class Ensemble:
     """The networks that a posterior stands for; `seed` fixes the draws.
 
     Nobody else may use `objective` meanwhile: the mode of its model is switched. `stacks`: several draws run at once.
     """
 
-    def __init__(self, objective: Objective, posterior: Posterior, num_draws: int, seed: int) -> None:
-        if posterior.keeps_dropout and not dropout_layers(objective.model):
+    objective: Objective
+    posterior: Posterior
+    num_draws: int
+    seed: int
+    stacks: bool = False
+
+    def __post_init__(self) -> None:
+        model = self.objective.model
+        if self.posterior.keeps_dropout and not dropout_layers(model):
             raise DpbnnError(
-                f"A {posterior.kind} needs a model with dropout layers, and {type(objective.model).__name__} has none; "
+                f"A {self.posterior.kind} needs a model with dropout layers, and {type(model).__name__} has none; "
                 "pass the network that was trained."
             )
-        self.objective = objective
-        self.posterior = posterior
-        self.num_draws = num_draws
-        self.seed = seed
-        self.stacks = False
 
     def mode(self) -> AbstractContextManager[None]:
         """Inside, the model is in the mode in which the networks run; then every module's mode is as before."""

@@ -64,9 +64,9 @@ class Measurements:
 
     def of(self, measure: Callable[..., Result], ensemble: Ensemble, record: Tensor, *arguments: Any) -> Result:
         """`measure(ensemble, record, *arguments)`, computed once for each kind of record."""
-        computes_in = torch.is_autocast_enabled(record.device.type)
-        of_network = ensemble.posterior.keeps_dropout, type(ensemble.objective.likelihood)
-        kind = measure, record.shape, record.dtype, record.device, computes_in, *of_network
+        autocast = torch.is_autocast_enabled(record.device.type)
+        network = ensemble.posterior.keeps_dropout, type(ensemble.objective.likelihood)
+        kind = measure, record.shape, record.dtype, record.device, autocast, *network
         if kind not in self._known:
             self._known.setdefault(kind, measure(ensemble, record, *arguments))
         result: Result = self._known[kind]
@@ -76,14 +76,14 @@ class Measurements:
 def measured(ensemble: Ensemble, record: Tensor, tally: Callable[[Any], object]) -> Needs:
     """Run one record alone and three times over; `tally` does what a prediction does with each result."""
     weights = ensemble.weights()
-    held, peaks, tallied, is_spoiled = (record, *weights.values()), [], [], []
+    held, peaks, tallied, spoiled = (record, *weights.values()), [], [], []
     with drawing_from(Generators.seeded(0)) as generators, without_fast_path():  # whose memory nobody sees
         for copies in (1, 3):
             with PeakMemory(held) as memory:
                 x = repeated(record, copies)
                 predicted = ensemble.one(weights, x)
                 peaks.append(memory.peak)
-                is_spoiled.append(not torch.equal(x.nan_to_num(), repeated(record, copies).nan_to_num()))
+                spoiled.append(not torch.equal(x.nan_to_num(), repeated(record, copies).nan_to_num()))
                 tally(type(predicted)(*(values.unsqueeze(0) for values in predicted)))
                 tallied.append(memory.peak)
     size = sum(values.nbytes for values in weights.values())
@@ -94,7 +94,7 @@ def measured(ensemble: Ensemble, record: Tensor, tally: Callable[[Any], object])
         weights=size,
         result=sum(values.nbytes for values in predicted) // 3,
         keeps_draws=isinstance(predicted, Moments),
-        writes=any(is_spoiled),
+        writes=any(spoiled),
         is_random=generators.used,
     )
 

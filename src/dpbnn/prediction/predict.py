@@ -43,7 +43,7 @@ class Predictor:
     """The average of what draws of the weights predict; results are on the CPU.
 
     Args:
-        lend: lends the model and its likelihood, whose mode is switched, to one user at a time.
+        lend: lends the model and its likelihood to one user at a time, who switches the model's mode.
         posterior: where the weights are drawn from.
         num_draws: how many draws to average; a posterior that holds fewer gives all of them.
         seed: makes the draws repeatable; None for fresh ones.
@@ -81,7 +81,7 @@ class Predictor:
         """Predict for all records of `x`: anything with a shape and slices, records first, or a list of rows."""
         with self.lend() as objective:
             run = self._run(objective, x, None)
-            return run.predict(0, len(run.x))
+            return run.predict(0, run.num_records)
 
     def in_parts(self, x: Any, rows: int) -> Iterator[Prediction]:
         """Predict for `rows` records at a time, all from the same draws of the weights."""
@@ -94,19 +94,20 @@ class Predictor:
         x = x.to_numpy() if hasattr(x, "to_numpy") else x
         x = x if getattr(x, "shape", ()) else self.convert(x)
         seed = derived_seed(None) if self.seed is None else int(self.seed)
-        ensemble = Ensemble(objective, self.posterior, self.num_draws, seed)
-        return _PredictionRun(self, ensemble, x, len(x) if rows is None else min(rows, len(x)))
+        return _PredictionRun(self, Ensemble(objective, self.posterior, self.num_draws, seed), x, rows)
 
 
 class _PredictionRun:
-    """One set of draws on one set of inputs; it predicts for at most `most` records at a time."""
+    """One set of draws on one set of inputs; it predicts for at most `most` records at a time, None for all."""
 
-    def __init__(self, predictor: Predictor, ensemble: Ensemble, x: Any, most: int) -> None:
+    def __init__(self, predictor: Predictor, ensemble: Ensemble, x: Any, most: int | None) -> None:
         self.predictor, self.ensemble, self.x = predictor, ensemble, x
+        self.num_records = x.shape[0]
         self.chunks, self.copies, self.is_random = Chunks(rows=1, draws=1, part=1), False, True
-        if most > 0:
+        if self.num_records > 0:
             with self._running(0):
-                self._measure(most, predictor.memory_limit or _default_limit(ensemble.device))
+                limit = predictor.memory_limit or _default_limit(ensemble.device)
+                self._measure(min(most or self.num_records, self.num_records), limit)
 
     def _measure(self, most: int, limit: int) -> None:
         ensemble, record, measurements = self.ensemble, self._read(0, 1), self.predictor.measurements
@@ -129,8 +130,8 @@ class _PredictionRun:
     def predict_in_parts(self, size: int, lent: ExitStack) -> Iterator[Prediction]:
         """Predict for `size` records at a time; at the end, return the model that was lent."""
         with lent:
-            for start in range(0, len(self.x), size):
-                yield self.predict(start, min(start + size, len(self.x)))
+            for start in range(0, self.num_records, size):
+                yield self.predict(start, min(start + size, self.num_records))
 
     def _part(self, start: int, end: int) -> Prediction:
         """The inner loop is over records: drawing weights may cost more than running them."""
@@ -160,7 +161,7 @@ class _PredictionRun:
         except (DpbnnError, torch.OutOfMemoryError):
             raise
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-            kind = f"shape {list(self.x.shape)} and type {self.x.dtype}"
+            kind = f"shape {list(self.x.shape)} and type {getattr(self.x, 'dtype', type(self.x).__name__)}"
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DpbnnError(f"X of {kind} does not fit the model: {reason}") from error
 

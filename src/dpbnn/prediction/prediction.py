@@ -165,10 +165,11 @@ def joined(parts: Sequence[Prediction]) -> Prediction:
     """One prediction from predictions for consecutive records by the same draws."""
     if len(parts) == 1:
         return parts[0]
-    dimensions = [
-        (name, dim) for name, dim in DIMENSION_OF_RECORDS.items() if getattr(parts[0], name, None) is not None
-    ]
-    tensors: Any = {name: torch.cat([getattr(part, name) for part in parts], dim) for name, dim in dimensions}
+    tensors: Any = {
+        name: torch.cat([getattr(part, name) for part in parts], dim)
+        for name, dim in DIMENSION_OF_RECORDS.items()
+        if getattr(parts[0], name, None) is not None
+    }
     return replace(parts[0], **tensors)
 
 

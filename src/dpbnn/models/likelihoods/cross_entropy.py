@@ -39,10 +39,10 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @cache
-def _kernels() -> Any:
-    from dpbnn.device.kernels import cross_entropy as of_likelihoods
+def _kernel() -> Any:
+    from dpbnn.device.kernels.cross_entropy import cross_entropy as kernel
 
-    return of_likelihoods
+    return kernel
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -54,7 +54,7 @@ class _CrossEntropy(torch.autograd.Function):
         rows = max(1, NUMBERS // columns)
         if records:
             with torch.cuda.device_of(logits):  # where Triton launches; nothing for what is not on a GPU
-                _kernels().cross_entropy[(math.ceil(records / rows),)](
+                _kernel()[(math.ceil(records / rows),)](
                     rows_of, labels.contiguous(), losses, slopes, records, classes,
                     IS_WIDE=logits.dtype == torch.float64, ROWS=rows, COLUMNS=columns,
                 )  # fmt: skip
