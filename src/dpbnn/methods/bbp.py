@@ -163,8 +163,8 @@ class BBP(Method[BBPState]):
         if self.form == "aligned":
             return draws.each[0].weights
         slope = draws.slope.views
-        pulls = tuple({name: e * slope[name] for name, e in draw.e.items()} for draw in draws.each)
-        return Draws(tuple(draw.weights for draw in draws.each), pulls)
+        derivatives = tuple({name: e * slope[name] for name, e in draw.e.items()} for draw in draws.each)
+        return Draws(tuple(draw.weights for draw in draws.each), derivatives)
 
     def update(self, state: BBPState, noisy: NoisySum, step: int) -> BBPState:
         """Descend in mean and rho along the released gradient and the KL's, at the draws that `weights` has left."""
@@ -190,6 +190,7 @@ class BBP(Method[BBPState]):
 
 
 def _both(mean: Mapping[str, Tensor], rho: Mapping[str, Tensor]) -> Weights:
+    """Tensors for means and rhos, under the names of the parameters."""
     named = {MEAN + name: values for name, values in mean.items()}
     return named | {RHO + name: values for name, values in rho.items()}
 

@@ -77,8 +77,8 @@ def fit(
         A resumed run ends as an uninterrupted one.
     """
     with opened(checkpoint, take_over) as folder:
-        how = device, execution, unsafe_diagnostics, unsafe_seed
-        run = prepared(model, X, y, method, plan, likelihood, seed, *how, must_try=True)
+        options = device, execution, unsafe_diagnostics, unsafe_seed
+        run = prepared(model, X, y, method, plan, likelihood, seed, *options, must_try=True)
         measure = None if public_data is None else PublicMeasure.on(run.work.checked, public_data, plan.steps)
         run = run.linted(X, y, public_data)
 

@@ -88,15 +88,15 @@ def fit_many(
     refuse_several_processes()
     runs: list[Run] = []
     tried: set[tuple[int, int]] = set()
-    for index, one in enumerate(_listed(setups)):
+    for index, setup in enumerate(_listed(setups)):
         if runs and isinstance(runs[0].work.records, ResidentRecords):  # they are on the device already
             X, y = runs[0].work.records, None
-        how = one.method, one.plan, one.likelihood, one.seed, device, execution
-        both = id(one.model), id(one.likelihood)
+        options = setup.method, setup.plan, setup.likelihood, setup.seed, device, execution
+        pair = id(setup.model), id(setup.likelihood)
         with _named(index):
-            run = prepared(one.model, X, y, *how, must_try=both not in tried)
+            run = prepared(setup.model, X, y, *options, must_try=pair not in tried)
             runs.append(run.linted(X, y))
-        tried.add(both)
+        tried.add(pair)
     with ExitStack() as folders:
         for index, run in enumerate(runs):
             with _named(index):

@@ -65,14 +65,14 @@ def warn_of(prepared: Prepared, likelihood: Likelihood) -> tuple[str, ...]:
 def prepared_by(method: Method[Any], plan: PrivacyPlan) -> Prepared:
     """What the method makes of the plan: nothing of it may change but the noise, which may only grow."""
     prepared = method.prepare(plan)
-    asked = prepared.plan
-    if asked == plan:
+    changed = prepared.plan
+    if changed == plan:
         return prepared
-    if replace(asked, noise_multiplier=plan.noise_multiplier) != plan:
-        raise DpbnnError(f"{type(method).__name__}.prepare must change the plan's noise alone, got {asked}.")
-    left = combined(lambda now, before: now / before, plan.steps, asked.noise_multiplier, plan.noise_multiplier)
-    if any(share < 1 - 2 * NOISE_TOLERANCE for share, _ in runs_of(left, plan.steps)):
-        raise DpbnnError(f"{type(method).__name__}.prepare must not lower the plan's noise, got {asked}.")
+    if replace(changed, noise_multiplier=plan.noise_multiplier) != plan:
+        raise DpbnnError(f"{type(method).__name__}.prepare must change the plan's noise alone, got {changed}.")
+    ratios = combined(lambda now, before: now / before, plan.steps, changed.noise_multiplier, plan.noise_multiplier)
+    if any(ratio < 1 - 2 * NOISE_TOLERANCE for ratio, _ in runs_of(ratios, plan.steps)):
+        raise DpbnnError(f"{type(method).__name__}.prepare must not lower the plan's noise, got {changed}.")
     return prepared
 
 
@@ -85,16 +85,16 @@ def model_for(method: Method[Any], model: nn.Module, device: str | torch.device 
             "dpbnn.with_dropout(model, rate=0.1) places one after every activation."
         )
     try:
-        is_there = device is None or torch.device(device) == next(model.parameters()).device
-        if is_there and all(layer.training for _, layer in layers):
+        is_on_device = device is None or torch.device(device) == next(model.parameters()).device
+        if is_on_device and all(layer.training for _, layer in layers):
             return model
-        working = copy.deepcopy(model).to(device)
+        copied = copy.deepcopy(model).to(device)
     except (RuntimeError, AssertionError) as error:
         raise DpbnnError(f"device {str(device)!r} cannot be used: {str(error).splitlines()[0]}") from error
     if method.has_dropout:
-        for _, layer in dropout_layers(working):
+        for _, layer in dropout_layers(copied):
             layer.training = True
-    return working
+    return copied
 
 
 def on_current_device(device: torch.device) -> AbstractContextManager[Any]:

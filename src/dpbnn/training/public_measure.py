@@ -50,12 +50,12 @@ class PublicMeasure:
             objective = self.checked.objective
             prediction = predict(objective, posterior(), self.x, DRAWS, seed=0, measurements=self.measurements)
             if isinstance(prediction, ClassPrediction):
-                value = {"public_accuracy": float((prediction.labels == self.y.reshape(-1)).double().mean())}
+                measured = {"public_accuracy": float((prediction.labels == self.y.reshape(-1)).double().mean())}
             else:
                 errors = prediction.mean - self.y.reshape(prediction.mean.shape)
-                value = {"public_rmse": float(errors.double().square().mean().sqrt())}
-            self.history.append({"step": steps_done, **value})
+                measured = {"public_rmse": float(errors.double().square().mean().sqrt())}
+            self.history.append({"step": steps_done, **measured})
         if not self.history:
             return ""
-        name, value_now = list(self.history[-1].items())[-1]
-        return f"{name.replace('_', ' ')} {value_now:.3f}"
+        *_, (name, value) = self.history[-1].items()
+        return f"{name.replace('_', ' ')} {value:.3f}"

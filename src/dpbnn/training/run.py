@@ -57,11 +57,11 @@ def prepared(
         _validate.refuse("execution", "an Execution", execution)
     _validate.one_of("Execution.noise", execution.noise, NOISE_SOURCES)
     settled = prepared_by(method, plan)
-    plan, working = settled.plan, model_for(method, model, device)
-    weight = next(working.parameters())
+    plan, model = settled.plan, model_for(method, model, device)
+    weight = next(model.parameters())
     records = as_records(X, y, weight.dtype)
     checked = check_model(
-        working,
+        model,
         likelihood,
         *(part.to(weight.device) for part in records.empty),
         precision=execution.precision,
@@ -83,7 +83,7 @@ def prepared(
 
 @dataclass
 class Run:
-    """What `prepared` has checked: the work, what the method has settled with all remarks, and lint findings."""
+    """What `prepared` has checked: the work, what the method has settled, with all remarks, and lint findings."""
 
     work: Work
     prepared: Prepared

@@ -25,7 +25,7 @@ from dpbnn.files import claim
 __all__ = ["current_environment"]
 
 PROCESSORS = Path("/proc/cpuinfo")
-OF_A_PROCESSOR = {
+PROCESSOR_FIELDS = {
     "vendor_id", "cpu family", "model", "model name", "stepping", "cache size", "flags",
     "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features",
 }  # fmt: skip
@@ -33,7 +33,7 @@ VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "NVIDIA_TF32_OVERRIDE",
     "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE",
 )  # fmt: skip
-IS_FREE = {"checkpoint_seconds"}
+NO_EFFECT = {"checkpoint_seconds"}
 """Choices of an `Execution` that no sum depends on."""
 
 
@@ -42,7 +42,7 @@ def current_environment(device: torch.device, execution: Execution, engine: str,
 
     Taken once, when a run begins or goes on, and never inside a step, which changes torch's flags.
     """
-    chosen = {name: repr(value) for name, value in asdict(execution).items() if name not in IS_FREE}
+    chosen = {name: repr(value) for name, value in asdict(execution).items() if name not in NO_EFFECT}
     run = {"host": claim.host(), "device": str(device), "engine": engine, "records": records}
     return chosen | run | _versions() | _hardware(device) | _flags(device)
 
@@ -77,7 +77,7 @@ def _first_processor() -> str:
         lines = PROCESSORS.read_text().split("\n\n", 1)[0].splitlines()
     except OSError:
         return ""
-    return "; ".join(line for line in lines if line.partition(":")[0].strip() in OF_A_PROCESSOR)
+    return "; ".join(line for line in lines if line.partition(":")[0].strip() in PROCESSOR_FIELDS)
 
 
 def _flags(device: torch.device) -> dict[str, str]:
@@ -85,7 +85,7 @@ def _flags(device: torch.device) -> dict[str, str]:
     backends: Any = torch.backends
     readings: dict[str, Callable[[], object]] = {
         "matmul precision": torch.get_float32_matmul_precision,
-        "matmul on a GPU": lambda: _named(backends.cuda.matmul),
+        "matmul on a GPU": lambda: _precision(backends.cuda.matmul),
         "half precision sums on a GPU": lambda: (
             backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
             backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
@@ -100,24 +100,28 @@ def _flags(device: torch.device) -> dict[str, str]:
             backends.cudnn.enabled,
             backends.cudnn.benchmark,
             backends.cudnn.deterministic,
-            _named(backends.cudnn.conv),
-            _named(backends.cudnn.rnn),
+            _precision(backends.cudnn.conv),
+            _precision(backends.cudnn.rnn),
         ),
-        "oneDNN": lambda: (backends.mkldnn.enabled, _named(backends.mkldnn.matmul), _named(backends.mkldnn.conv)),
+        "oneDNN": lambda: (
+            backends.mkldnn.enabled,
+            _precision(backends.mkldnn.matmul),
+            _precision(backends.mkldnn.conv),
+        ),
         "deterministic": torch.are_deterministic_algorithms_enabled,
         "autocast": lambda: (torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)),
         "flushes denormals": lambda: float(torch.tensor(1e-40) * 1.0) == 0.0,
     }
-    flags = {name: _shown(read) for name, read in readings.items()}
+    flags = {name: _answer(read) for name, read in readings.items()}
     return flags | {name: os.environ.get(name, "") for name in VARIABLES}
 
 
-def _named(backend: Any) -> str:
+def _precision(backend: Any) -> str:
     """A backend's precision. Unset counts as "ieee", which it becomes when a step has set and reset it."""
     return "ieee" if backend.fp32_precision == "none" else str(backend.fp32_precision)
 
 
-def _shown(read: Callable[[], object]) -> str:
+def _answer(read: Callable[[], object]) -> str:
     try:
         return repr(read())
     except RuntimeError as error:  # torch does not answer where somebody has used both its old and its new settings

@@ -91,8 +91,8 @@ class Checkpoint:
         The first one is on the disk before anything is released: a journal with lines and no state is a damaged one.
         """
         start = time.monotonic()
-        of_journal = {"run": self._journal.run, "length": self._journal.length, "digest": self._journal.digest}
-        values = vars(saved) | of_journal | {"version": VERSION}
+        journal = {"run": self._journal.run, "length": self._journal.length, "digest": self._journal.digest}
+        values = vars(saved) | journal | {"version": VERSION}
         with explained(self.path):
             replace_file(self._state, self._claim.token, lambda file: torch.save(values, file), self._claim.check)
         self._key, self.is_begun = _name_of(saved.key), True

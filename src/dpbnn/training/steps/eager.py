@@ -49,8 +49,8 @@ class EagerSteps:
 
     def take(self, noisy: Sequence[NoisySum], step: int) -> None:
         """Update the states with what was released."""
-        for index, (work, one) in enumerate(zip(self._runs, noisy, strict=True)):
-            self.states[index] = work.method.update(self.states[index], one, step)
+        for index, (work, noisy_sum) in enumerate(zip(self._runs, noisy, strict=True)):
+            self.states[index] = work.method.update(self.states[index], noisy_sum, step)
             work.method.end_step(self.states[index], step)
 
     def release_and_take(self, step: int) -> None:

@@ -29,14 +29,14 @@ Part = tuple[Tensor, Tensor, Tensor]
 """Inputs, targets, and which of them are records."""
 
 DEVIATIONS = 4.0
-"""How far above its expectation a batch still fits one part: one in ten thousand needs another, which takes a graph of
-its own. Of runs that are captured together all need another if one does."""
+"""How many deviations above its expectation a batch still fits one part: one in ten thousand needs a second one. Runs
+that are captured together all take it if one needs it."""
 MULTIPLE = 8
 ROWS_AHEAD = 128
 LARGE = 2**20
-"""Numbers written out for each record from which on a model is large: padding then costs more than launches."""
+"""A model that writes out more numbers than this for each record is large: padding then costs more than launches."""
 LARGE_PARTS = 3
-"""In how many parts a large model takes a batch, unless it is much above its expectation."""
+"""In how many parts a large model takes a batch, unless the batch is much larger than expected."""
 LARGE_SIZES = 24
 """How many sizes these parts may have."""
 
@@ -145,13 +145,13 @@ class ResidentFeed:
         """The part that is ready, for each run; all records are looked up at once. May be captured."""
         rows = self._rows.index_select(0, self._position)[0, :, :size]
         every, by_run = rows.flatten(), (len(rows), size)
-        with beside() as branch:
+        with beside() as stream:
             self._position.add_(1)
             present = rows < self._num_records
             targets = self._y.index_select(0, every).unflatten(0, by_run)
         inputs = self._x.index_select(0, every).unflatten(0, by_run)
-        join(branch)
-        self._held = every  # which the branch has used
+        join(stream)
+        self._held = every  # the stream reads it: its memory must not be used again yet
         return list(zip(inputs, targets, present, strict=True))
 
     def _sample(self, first_step: int) -> tuple[list[list[int]], Rows]:
@@ -171,7 +171,7 @@ class ResidentFeed:
 
 
 class _Outgoing:
-    """Memory that a device reads by itself: two places, so that one can be written while the other is read."""
+    """Pinned memory in two places: one is written while the device reads the other."""
 
     def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
         is_cuda = device.type == "cuda"
@@ -179,13 +179,13 @@ class _Outgoing:
         self._places = cycle([(place, torch.cuda.Event() if is_cuda else None) for place in places])
 
     @contextmanager
-    def to(self, there: Tensor) -> Iterator[Rows]:
-        """What is written here goes there."""
-        here, sent = next(self._places)
+    def to(self, target: Tensor) -> Iterator[Rows]:
+        """Rows to be written, which are then copied to the target."""
+        place, sent = next(self._places)
         if sent is not None:
             sent.synchronize()
-        yield here.numpy()
-        there.copy_(here, non_blocking=True)
+        yield place.numpy()
+        target.copy_(place, non_blocking=True)
         if sent is not None:
             sent.record()
 

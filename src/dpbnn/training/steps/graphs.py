@@ -83,10 +83,10 @@ class NoSync(ThreadMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        looks = WAITING.intersection(func.tags) and any(
+        waits = WAITING.intersection(func.tags) and any(
             isinstance(values, Tensor) and values.device.type == self._device_type for values in args
         )
-        if looks or _goes_to_host(func, args, result):
+        if waits or _goes_to_host(func, args, result):
             raise NotCapturable(f"{func} makes the host wait for the device")
         return result
 
