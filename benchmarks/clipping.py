@@ -7,12 +7,13 @@ trial of the model and steps take on top of the libraries. Opacus is left out if
 (`pip install -e '.[bench]'`).
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dpbnn.plots.style import panels
-from measure import Build, Step, take_turns
+from measure import Build, take_turns
 from pictures import bars
-from program import Figures, Options, Program, Results, Table, positive
+from program import Figures, Options, Program, Results, Table, counts
 from variants import (
     NETWORKS,
     Variant,
@@ -41,18 +42,10 @@ VARIANTS: dict[str, tuple[Variant, str]] = {
 """Each with the variant that it is compared to."""
 
 
-def prepare(model: str, variant: str, batch_size: int) -> Step:
-    """A step of a variant on its own copy of the model."""
-    network = NETWORKS[model]
-    x, y = network.batch(batch_size)
-    take = VARIANTS[variant][0](network.on_device(), x, y)
-    return lambda: take(x, y)
-
-
 def build(case: str, options: Options) -> Build:
     """For the peak of memory: "model/variant"."""
     model, variant = case.split("/")
-    return lambda size: prepare(model, variant, size)
+    return partial(NETWORKS[model].step, VARIANTS[variant][0])
 
 
 def measure(options: Options) -> Figures:
@@ -62,7 +55,7 @@ def measure(options: Options) -> Figures:
     variants = list(VARIANTS) if opacus_is_there() else variants
     rows = []
     for model in [options.model] if options.model else list(NETWORKS):
-        steps = {variant: prepare(model, variant, batch_size) for variant in variants}
+        steps = {variant: NETWORKS[model].step(VARIANTS[variant][0], batch_size) for variant in variants}
         times = take_turns(steps, rounds, 0.01 if options.quick else 0.25, f"{model}, timing")
         del steps
         watched = variants[:2] if options.quick else variants
@@ -96,19 +89,5 @@ def picture(results: Results) -> "Figure":
     return figure
 
 
-PROGRAM = Program(
-    "clipping",
-    __file__,
-    measure,
-    tables,
-    picture,
-    {
-        "rounds": {"type": positive, "default": 9},
-        "batch-size": {"type": positive, "default": 256},
-        "model": {"choices": list(NETWORKS), "help": "only this one"},
-    },
-    build,
-)
-
-if __name__ == "__main__":
-    PROGRAM.run()
+OPTIONS = counts(rounds=9, batch_size=256) | {"model": {"choices": list(NETWORKS), "help": "only this one"}}
+PROGRAM = Program("clipping", __file__, measure, tables, picture, OPTIONS, build)

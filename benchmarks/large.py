@@ -1,10 +1,9 @@
 """A step on networks of the sizes that people train: time and memory beside plain PyTorch and Opacus; for a GPU.
 
-    python benchmarks large [--rounds 5] [--only GPT-2] [--batch-size 32] [--small]
+    python benchmarks large [--rounds 3] [--only GPT-2] [--batch-size 32] [--quick]
 
 What cannot be done (a refusal, no memory) is reported as such. All variants run in float32, and on some networks again
-with torch set to TF32 for products and convolutions. --small shrinks the networks to try the program on a CPU; it
-writes no figures.
+with torch set to TF32 for products and convolutions. --quick shrinks the networks to try the program on a CPU.
 """
 
 import gc
@@ -20,9 +19,9 @@ import dpbnn
 from dpbnn.device.execution import computing_in
 from dpbnn.plots.style import panels
 from large_networks import LanguageModel, NextToken, PictureTransformer, WideResNet
-from measure import Step, device, peak_megabytes, take_turns
+from measure import device, peak_megabytes, take_turns
 from pictures import bars
-from program import Figures, Options, Program, Results, Table, positive
+from program import Figures, Options, Program, Results, Table, counts, positive
 from variants import OPACUS, Network, Take, Variant, opacus_is_there, plain_step, step_of_fit
 
 if TYPE_CHECKING:
@@ -88,19 +87,12 @@ def ours(model: nn.Module, x: Tensor, y: Tensor, likelihood: Any) -> Take:
     return take
 
 
-def prepare(network: Network, variant: Variant, size: int) -> Step:
-    """A step of a variant on its own copy of the network."""
-    x, y = network.batch(size)
-    take = variant(network.on_device(), x, y)
-    return lambda: take(x, y)
-
-
 def attempt(network: Network, variant: Variant, size: int) -> tuple[float, str]:
     """Megabytes that a variant takes, or none and why it cannot be done."""
     try:
         if device() == "cuda":
-            return peak_megabytes(partial(prepare, network, variant), size, []), ""
-        prepare(network, variant, size)()
+            return peak_megabytes(partial(network.step, variant), size, []), ""
+        network.step(variant, size)()
         return float("nan"), ""
     except torch.OutOfMemoryError:
         return float("nan"), "out of memory"
@@ -119,7 +111,7 @@ def measure_one(name: str, network: Network, size: int, options: Options) -> lis
         peaks = {
             label: (megabytes, failure or "nothing to compare with") for label, (megabytes, failure) in peaks.items()
         }
-    able = {label: prepare(network, variants[label], size) for label, (_, failure) in peaks.items() if not failure}
+    able = {label: network.step(variants[label], size) for label, (_, failure) in peaks.items() if not failure}
     times = take_turns(able, options.rounds, 0.0 if options.quick else SECONDS, name)
     rows = []
     for label, (megabytes, failure) in peaks.items():
@@ -182,20 +174,8 @@ def picture(results: Results) -> "Figure":
     return figure
 
 
-PROGRAM = Program(
-    "large",
-    __file__,
-    measure,
-    tables,
-    picture,
-    {
-        "rounds": {"type": positive, "default": 3},
-        "only": {"help": "networks whose name starts so"},
-        "batch-size": {"type": positive, "help": "instead of the network's own"},
-        "small": {"action": "store_true", "dest": "quick", "help": "the same as --quick"},
-    },
-    gpu_only=True,
-)
-
-if __name__ == "__main__":
-    PROGRAM.run()
+OPTIONS = counts(rounds=3) | {
+    "only": {"help": "networks whose name starts so"},
+    "batch-size": {"type": positive, "help": "instead of the network's own"},
+}
+PROGRAM = Program("large", __file__, measure, tables, picture, OPTIONS, gpu_only=True)

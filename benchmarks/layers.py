@@ -16,7 +16,7 @@ import dpbnn
 from dpbnn.plots.style import panels
 from measure import device, take_turns
 from pictures import bars
-from program import Figures, Options, Program, Results, Table, positive
+from program import Figures, Options, Program, Results, Table, counts
 from recurrent import GRU, LSTM
 from variants import clipped_gradient, plain_gradient
 
@@ -118,14 +118,4 @@ def picture(results: Results) -> "Figure":
     return figure
 
 
-PROGRAM = Program(
-    "layers",
-    __file__,
-    measure,
-    tables,
-    picture,
-    {"rounds": {"type": positive, "default": 7}, "batch-size": {"type": positive, "default": 256}},
-)
-
-if __name__ == "__main__":
-    PROGRAM.run()
+PROGRAM = Program("layers", __file__, measure, tables, picture, counts(rounds=7, batch_size=256))

@@ -5,6 +5,7 @@
 A step is what `dpbnn.fit` does: Poisson batch, weights, clipped sum, noise, update, keep.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dpbnn
@@ -12,7 +13,7 @@ from dpbnn.methods import Method
 from dpbnn.plots.style import panels
 from measure import Step, take_turns
 from pictures import bars
-from program import Figures, Options, Program, Results, Table, positive
+from program import Figures, Options, Program, Results, Table, counts
 from variants import LEARNING_RATE, NETWORKS, step_of_fit
 
 if TYPE_CHECKING:
@@ -31,10 +32,8 @@ METHODS: dict[str, Method[Any]] = {
 
 def prepare(model: str, label: str, batch_size: int) -> Step:
     """A step of a method on its own copy of the model."""
-    network = NETWORKS[model]
-    x, y = network.batch(batch_size)
-    take = step_of_fit(network.on_device(dropout=0.5 if label == "MC dropout" else 0.0), x, y, METHODS[label])
-    return lambda: take(x, y)
+    variant = partial(step_of_fit, method=METHODS[label])
+    return NETWORKS[model].step(variant, batch_size, dropout=0.5 if label == "MC dropout" else 0.0)
 
 
 def measure(options: Options) -> Figures:
@@ -69,14 +68,4 @@ def picture(results: Results) -> "Figure":
     return figure
 
 
-PROGRAM = Program(
-    "methods",
-    __file__,
-    measure,
-    tables,
-    picture,
-    {"rounds": {"type": positive, "default": 9}, "batch-size": {"type": positive, "default": 256}},
-)
-
-if __name__ == "__main__":
-    PROGRAM.run()
+PROGRAM = Program("methods", __file__, measure, tables, picture, counts(rounds=9, batch_size=256))

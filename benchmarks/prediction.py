@@ -21,7 +21,7 @@ from dpbnn.posterior import DropoutNetwork, MeanField, Posterior, WeightSamples
 from dpbnn.prediction.predict import predict
 from measure import Step, device, take_turns
 from pictures import bars
-from program import Figures, Options, Program, Results, Table, positive
+from program import Figures, Options, Program, Results, Table, counts
 from variants import NETWORKS as PAPERS
 from variants import Network
 
@@ -116,18 +116,4 @@ def picture(results: Results) -> "Figure":
     return figure
 
 
-PROGRAM = Program(
-    "prediction",
-    __file__,
-    measure,
-    tables,
-    picture,
-    {
-        "draws": {"type": positive, "default": 10},
-        "rows": {"type": positive, "default": 5000},
-        "rounds": {"type": positive, "default": 5},
-    },
-)
-
-if __name__ == "__main__":
-    PROGRAM.run()
+PROGRAM = Program("prediction", __file__, measure, tables, picture, counts(draws=10, rows=5000, rounds=5))

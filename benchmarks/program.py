@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "IMAGES", "Figures", "Options", "Parser", "Program", "Results", "Table", "is_folder", "is_installed", "mark_of",
-    "positive", "uninterrupted", "write",
+    "IMAGES", "Figures", "Options", "Parser", "Program", "Results", "Table", "counts", "is_folder", "is_installed",
+    "mark_of", "positive", "uninterrupted", "write",
 ]  # fmt: skip
 
 NO_PICTURE = "No picture without matplotlib; pip install -e '.[plots]' adds it."
@@ -65,6 +65,11 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"must be a whole number >= 1, got {text!r}")
     return int(text)
+
+
+def counts(**defaults: int) -> dict[str, dict[str, Any]]:
+    """Options that say how many, by their defaults."""
+    return {name.replace("_", "-"): {"type": positive, "default": default} for name, default in defaults.items()}
 
 
 def is_folder(path: str) -> bool:
@@ -168,8 +173,8 @@ class Program:
     def peak(self, case: str, size: int, options: Options) -> float:
         """Megabytes that a case of `builds` takes on `size` records."""
         assert self.builds is not None
-        again = [self.file, "--memory-of", case, "--memory-size", str(size), *(["--quick"] if options.quick else [])]
-        return peak_megabytes(self.builds(case, options), size, again)
+        watched = ["--memory-of", case, "--memory-size", str(size), *(["--quick"] if options.quick else [])]
+        return peak_megabytes(self.builds(case, options), size, [str(self.json.parent), self.name, *watched])
 
     def drawn(self, results: Results) -> dict[Path, bytes]:
         """The picture, as SVG and PNG, if there is one."""

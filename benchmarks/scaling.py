@@ -20,10 +20,11 @@ from dpbnn.methods.store import Keeping
 from dpbnn.plots.style import panels
 from dpbnn.posterior import MeanField
 from dpbnn.prediction.predict import predict
+from large import Sequences
 from large_networks import LanguageModel, NextToken
 from measure import Build, Step, device, take_turns
 from pictures import COLOURS
-from program import Figures, Options, Program, Results, Table, positive
+from program import Figures, Options, Program, Results, Table, counts
 from variants import NETWORKS, Network, Variant, plain_step, private_step
 
 if TYPE_CHECKING:
@@ -34,26 +35,18 @@ ON_GPU = device() == "cuda"
 
 def of_batch(variant: Variant, size: int) -> Step:
     """A step of the paper's MLP on more records."""
-    x, y = NETWORKS["MLP"].batch(size)
-    take = variant(NETWORKS["MLP"].on_device(), x, y)
-    return lambda: take(x, y)
+    return NETWORKS["MLP"].step(variant, size)
 
 
 def of_width(variant: Variant, width: int) -> Step:
     """A step of a wider MLP, batch 256."""
-    network = Network(lambda: dpbnn.networks.MLP(784, [width, width], 10), (784,))
-    x, y = network.batch(256)
-    take = variant(network.on_device(), x, y)
-    return lambda: take(x, y)
+    return Network(lambda: dpbnn.networks.MLP(784, [width, width], 10), (784,)).step(variant, 256)
 
 
 def of_sequence(variant: Variant, sequence: int) -> Step:
     """A step of a small language model on longer sequences, batch 8."""
-    model = LanguageModel(sequence, vocabulary=1000, width=512 if ON_GPU else 128, depth=2, heads=4).to(device())
-    tokens = torch.randint(1000, (8, sequence + 1), device=device())
-    x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    take = variant(model, x, y)
-    return lambda: take(x, y)
+    make = partial(LanguageModel, sequence, vocabulary=1000, width=512 if ON_GPU else 128, depth=2, heads=4)
+    return Sequences(make, (sequence,), 1000).step(variant, 8)
 
 
 def of_kept(keep_as: Callable[[int], Keeping], count: int) -> Step:
@@ -203,15 +196,5 @@ def picture(results: Results) -> "Figure":
     return figure
 
 
-PROGRAM = Program(
-    "scaling",
-    __file__,
-    measure,
-    tables,
-    picture,
-    {"rounds": {"type": positive, "default": 5}, "only": {"choices": list(GROWTHS), "help": "only this"}},
-    build,
-)
-
-if __name__ == "__main__":
-    PROGRAM.run()
+OPTIONS = counts(rounds=5) | {"only": {"choices": list(GROWTHS), "help": "only this"}}
+PROGRAM = Program("scaling", __file__, measure, tables, picture, OPTIONS, build)

@@ -17,7 +17,7 @@ from rich.progress import track
 
 from dpbnn.plots.style import panels, top_legend
 from pictures import parts
-from program import Figures, Options, Program, Results, Table, positive
+from program import Figures, Options, Program, Results, Table, counts
 from variants import NETWORKS
 
 if TYPE_CHECKING:
@@ -64,7 +64,4 @@ def picture(results: Results) -> "Figure":
     return figure
 
 
-PROGRAM = Program("start", __file__, measure, tables, picture, {"rounds": {"type": positive, "default": 5}})
-
-if __name__ == "__main__":
-    PROGRAM.run()
+PROGRAM = Program("start", __file__, measure, tables, picture, counts(rounds=5))

@@ -24,7 +24,7 @@ from large import FIRST_STEPS, SMALL, Sequences
 from large_networks import LanguageModel, NextToken
 from measure import Step, device, take_turns
 from pictures import parts
-from program import Figures, Options, Program, Results, Table, positive
+from program import Figures, Options, Program, Results, Table, counts
 from variants import NETWORKS as PAPERS
 from variants import Network, plain_step, private_step, step_of_fit
 
@@ -252,7 +252,4 @@ def picture(results: Results) -> "Figure":
     return figure
 
 
-PROGRAM = Program("profile", __file__, measure, tables, picture, {"rounds": {"type": positive, "default": 5}})
-
-if __name__ == "__main__":
-    PROGRAM.run()
+PROGRAM = Program("profile", __file__, measure, tables, picture, counts(rounds=5))

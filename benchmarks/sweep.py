@@ -1,6 +1,6 @@
 """Many small runs one after another beside all at once, by `dpbnn.fit_many`; for a GPU.
 
-    python benchmarks sweep [--runs 20] [--steps 1500] [--rounds 3]
+    python benchmarks sweep [--runs 20] [--steps 1500] [--rounds 2]
 
 A sweep over learning rates: each run is a network 784-100-10 on 10,000 synthetic records, batch 256.
 """
@@ -14,7 +14,7 @@ import dpbnn
 from dpbnn.plots.style import panels
 from measure import Step, device, take_turns
 from pictures import bars
-from program import Figures, Options, Program, Results, Table, positive
+from program import Figures, Options, Program, Results, Table, counts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,19 +73,5 @@ def picture(results: Results) -> "Figure":
     return figure
 
 
-PROGRAM = Program(
-    "sweep",
-    __file__,
-    measure,
-    tables,
-    picture,
-    {
-        "runs": {"type": positive, "default": 20},
-        "steps": {"type": positive, "default": 1500},
-        "rounds": {"type": positive, "default": 2},
-    },
-    gpu_only=True,
-)
-
-if __name__ == "__main__":
-    PROGRAM.run()
+OPTIONS = counts(runs=20, steps=1500, rounds=2)
+PROGRAM = Program("sweep", __file__, measure, tables, picture, OPTIONS, gpu_only=True)

@@ -20,7 +20,7 @@ from dpbnn.methods import Method
 from dpbnn.plots.style import panels
 from measure import Step, device, take_turns
 from pictures import bars
-from program import Figures, Options, Program, Results, Table, positive
+from program import Figures, Options, Program, Results, Table, counts, positive
 from variants import CLIP_NORM, LEARNING_RATE, NETWORKS, NOISE, OPACUS, Network, opacus_is_there, plain_step
 
 if TYPE_CHECKING:
@@ -151,14 +151,4 @@ def picture(results: Results) -> "Figure":
     return figure
 
 
-PROGRAM = Program(
-    "training",
-    __file__,
-    measure,
-    tables,
-    picture,
-    {"steps": {"type": positive}, "rounds": {"type": positive, "default": 2}},
-)
-
-if __name__ == "__main__":
-    PROGRAM.run()
+PROGRAM = Program("training", __file__, measure, tables, picture, counts(rounds=2) | {"steps": {"type": positive}})

@@ -22,7 +22,7 @@ from dpbnn.privacy.noise.randomness import Randomness
 from dpbnn.privacy.noise.source import StandardNoise
 from dpbnn.training.loop import steps_of
 from dpbnn.training.run import prepared
-from measure import device
+from measure import Step, device
 from program import is_installed
 
 __all__ = [
@@ -57,6 +57,12 @@ class Network:
         generator = torch.Generator(device()).manual_seed(0)
         x = torch.randn(size, *self.shape, generator=generator, device=device())
         return x, torch.randint(self.classes, (size,), generator=generator, device=device())
+
+    def step(self, variant: Variant, size: int, **settings: Any) -> Step:
+        """A step of a variant on its own copy of the network and so many records."""
+        x, y = self.batch(size)
+        take = variant(self.on_device(**settings), x, y)
+        return lambda: take(x, y)
 
 
 def _mlp(dropout: float = 0.0) -> nn.Module:

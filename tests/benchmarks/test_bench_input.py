@@ -23,7 +23,7 @@ SMALL = '''"""A program that does next to nothing."""
 import time
 from pathlib import Path
 
-from program import Program, Table, positive
+from program import Program, Table, counts
 
 
 def measure(options):
@@ -34,11 +34,8 @@ def measure(options):
 
 PROGRAM = Program(
     "clipping", __file__, measure, lambda machine, figures: [Table(machine, ["row"], [["1"]])],
-    options={"seconds": {"type": int, "default": 0}, "rounds": {"type": positive, "default": 1}},
+    options={"seconds": {"type": int, "default": 0}} | counts(rounds=1),
 )
-
-if __name__ == "__main__":
-    PROGRAM.run()
 '''
 
 
