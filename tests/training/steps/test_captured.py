@@ -1,7 +1,8 @@
 """Captured steps on a CPU, where a graph is a list of operations: what Python had settled stays as it was captured."""
 
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from torch.utils.data import Dataset
 import dpbnn
 from dpbnn.audit.rounding import that_round_both_ways
 from dpbnn.data.records import ResidentRecords
+from dpbnn.methods import Method
+from dpbnn.posterior import PointEstimate
 from dpbnn.privacy.noise.graph_noise import GraphNoise
 from dpbnn.training.run import prepared
 from dpbnn.training.steps import CapturedSteps, EagerSteps
@@ -338,3 +341,112 @@ def test_captured_parts_of_few_records_are_stored_in_float32_once(micro_batch_si
     plan = dpbnn.PrivacyPlan(4096, 4096, 2, 1.0, 1e-12, 1e-5)
     values = that_round_both_ways(4096, micro_batch_size)
     assert float(sums_of(values, plan, Replays(), micro_batch_size)) == float(values.sum())
+
+
+@dataclass
+class Moving:
+    weights: dict
+    velocity: Any
+    last: dict
+    plan: dpbnn.PrivacyPlan
+
+
+@dataclass(frozen=True)
+class Momentum(Method[Moving]):
+    """Momentum as users might write it: each `way` lets Python, or the released tensors, carry something over."""
+
+    way: str
+
+    def init(self, weights, plan, seed):
+        zeros = {name: torch.zeros_like(values) for name, values in weights.items()}
+        velocity = list(zeros.values()) if self.way == "a new list" else zeros
+        return Moving({name: values.clone() for name, values in weights.items()}, velocity, dict(zeros), plan)
+
+    def begin_step(self, state, step):
+        return step % 2 if self.way == "a new dict in later steps" else 0
+
+    def weights(self, state, step):
+        return {name: values - 0.1 * state.last[name] / B for name, values in state.weights.items()}
+
+    def update(self, state, noisy, step):
+        names, old = list(state.weights), state.velocity
+        new = [
+            0.9 * old[k if self.way == "a new list" else name] + noisy.gradients[name] for k, name in enumerate(names)
+        ]
+        if self.way == "a new list":
+            state.velocity = new
+        elif self.way == "a new dict" or (self.way == "a new dict in later steps" and step % 2):
+            state.velocity = dict(zip(names, new, strict=True))
+        elif self.way == "new values in a dict":
+            state.velocity.update(zip(names, new, strict=True))
+        else:
+            for name, values in zip(names, new, strict=True):
+                state.velocity[name].copy_(values)
+        if self.way == "the released sum":
+            state.last = noisy.gradients
+        for name, values in zip(names, new, strict=True):
+            state.weights[name].sub_(values, alpha=0.1 / B)
+        return state
+
+    def to_posterior(self, state):
+        return PointEstimate(state.weights)
+
+
+def take_all(steps, both):
+    for step in range(STEPS):
+        steps.release_and_take(step) if both else steps.take(steps.release(step), step)
+
+
+CARRIED = ["a new list", "a new dict", "a new dict in later steps", "new values in a dict", "the released sum"]
+
+
+@pytest.mark.guarantees("What cannot be captured is taken one by one, and the release says so.")
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize("way", CARRIED)
+def test_what_an_update_hands_on_by_python_is_noticed_and_nothing_of_a_refused_capture_is_left(way, both):
+    """Noise is large, so that a sum without it would show in the state."""
+    plan = dpbnn.PrivacyPlan(N, B, STEPS, 1.0, 100.0, 1e-5)
+    _, position = work_for(Momentum(way), plan)
+    _, expected = released(eager(position))
+    _, position = work_for(Momentum(way), plan)
+    steps = captured(position)
+    with pytest.warns(dpbnn.DpbnnWarning, match="one by one, which is slower: "):
+        take_all(steps, both)
+    if way != "a new dict in later steps":  # which is found out when they are captured
+        assert steps.how == "one by one"
+    for name, values in expected.weights.items():
+        torch.testing.assert_close(values, steps.states[0].weights[name], rtol=1e-4, atol=1e-4)
+
+
+def test_an_update_in_place_is_captured():
+    _, position = work_for(Momentum("in place"))
+    _, expected = released(eager(position))
+    _, position = work_for(Momentum("in place"))
+    steps = captured(position)
+    _, state = released(steps)
+    assert steps.how.startswith("captured")
+    for name, values in expected.weights.items():
+        torch.testing.assert_close(values, state.weights[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 1, 7])
+def test_no_part_of_a_sum_lies_where_a_release_does_before_it_has_its_noise(micro_batch_size):
+    """A method that keeps a release, out of sight, would take the gradients of later parts there."""
+    rooms, seen = [], []
+
+    class Looking(dpbnn.SGD):
+        def weights(self, state, step):
+            for room in rooms:
+                seen.append(torch.cat([values.flatten() for values in room.noisy.gradients.values()]))
+            return super().weights(state, step)
+
+    plan = dpbnn.PrivacyPlan(N, B, STEPS, 1.0, 1e6, 1e-5)
+    _, position = work_for(Looking(1e-9), plan, micro_batch_size=micro_batch_size)
+    steps = never_captured([resident(position.work)], [position.state])
+    rooms += steps._rooms
+    for step in range(4):
+        seen.clear()
+        steps.release(step)
+        assert seen
+        assert all(torch.equal(values, seen[0]) for values in seen)
+        assert step == 0 or float(seen[0].std()) > 1e5

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dpbnn._warn import warn
 from dpbnn.clipping import Sums, clip_and_sum
@@ -27,6 +26,7 @@ from dpbnn.models.replica import structure_of
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.noise.source import AddsNoise
 from dpbnn.schedule import by_step
+from dpbnn.training.steps.contents import Contents
 from dpbnn.training.steps.eager import EagerSteps, batches_of
 from dpbnn.training.steps.feeds import ResidentFeed, StreamedFeed, sizes_for
 from dpbnn.training.steps.graphs import Graphs, NoSync, NotCapturable
@@ -210,8 +210,14 @@ class CapturedSteps:
 
     @contextmanager
     def _capture(self, key: Hashable) -> Iterator[None]:
-        with self._graphs.capture(self._host_state) as graph:
-            yield
+        before = [Contents(state) for state in self.states]
+        try:
+            with self._graphs.capture(self._host_state) as graph:
+                yield
+        except BaseException:
+            for contents in before:
+                contents.put_back()  # what a capture has assigned was never computed
+            raise
         self._captured[key] = graph
 
     def _key(self, piece: Piece, step: int) -> Hashable:
@@ -234,7 +240,7 @@ class CapturedSteps:
         """What a capture must not change: modules, states, and generators on the host that a model might draw from."""
         masks = self._masks.on(torch.device("cpu")).get_state().numpy().tobytes()
         modules = [structure_of(work.checked.objective.model) for work in self._runs]
-        return [masks, generators_of_the_process(), *modules, *map(_host_part, self.states)]
+        return [masks, generators_of_the_process(), *modules, *map(Contents, self.states)]
 
     def _part(self, step: int, size: int) -> None:
         """Add the clipped gradients of one part of the batch to the sums."""
@@ -281,13 +287,14 @@ class CapturedSteps:
     def _take(self, step: int) -> None:
         """Update the states in place."""
         for index, room in in_streams(list(enumerate(self._rooms))):
-            method = room.work.method
-            state = method.update(self.states[index], room.noisy, step)
-            if state is not self.states[index]:
-                self._why_not = f"{type(method).__name__} makes a new state in every step"
+            before = Contents(self.states[index]) if step < self._captured_from else None
+            state = room.work.method.update(self.states[index], room.noisy, step)
+            reason = _why_not_again(before, self.states[index], state, room.noisy)
+            if reason:
+                self._why_not = f"{type(room.work.method).__name__} {reason}"
                 if step >= self._captured_from:
                     raise NotCapturable(self._why_not)
-                self.states[index] = state
+            self.states[index] = state
 
     def _tell_ledgers(self) -> None:
         for ledger in self._ledgers:
@@ -300,13 +307,15 @@ class CapturedSteps:
         return StreamedFeed(batches_of(work, first_step), work.records.empty, self._sizes, work.device)
 
 
-def _host_part(state: Any) -> Hashable:
-    """Plain values of a state, and where its tensors lie: a graph reads and writes what it was captured with."""
-    seen: list[Hashable] = []
-    for name, value in vars(state).items():
-        if isinstance(value, (bool, int, float, str)):
-            seen.append((name, value))
-        for key, inner in value.items() if isinstance(value, dict) else [("", value)]:
-            if isinstance(inner, Tensor):
-                seen.append((name, key, inner.data_ptr()))
-    return tuple(seen)
+def _why_not_again(before: Contents | None, state: Any, updated: Any, noisy: NoisySum) -> str:
+    """Why an update must not be captured, as far as one that Python has run shows it; "" if it may be."""
+    if updated is not state:
+        return "makes a new state in every step"
+    if before is None:
+        return ""
+    after = Contents(updated)
+    if not before.still_in(after):
+        return "replaces tensors or numbers of its state, where a graph would go on with the old ones"
+    if after.shares_memory_with(noisy.gradients.values()):
+        return "keeps a released sum itself, where the next one will lie; let it keep a copy"
+    return ""

@@ -20,14 +20,16 @@ __all__ = ["Room", "copied"]
 
 @dataclass
 class Room:
-    """A run with memory for its sums and its releases.
+    """A run with memory for its sums, for the sums that get noise, and for its releases.
 
-    Sums of several parts, or of several processes, are float64, as sums of many records always are (`adds_up`); else
-    both are the same memory.
+    Sums of several parts, or of several processes, are float64, as sums of many records always are (`adds_up`).
+    Releases have memory of their own: a method may keep one and take later gradients where it points, while the next
+    sum is in the making.
     """
 
     work: Work
     sums: Weights
+    noised: Weights
     noisy: NoisySum
     adds_up: bool
 
@@ -39,18 +41,14 @@ class Room:
         like = {name: wide(values) for name, values in draws_of(where)[0].items()}
         is_joint, adds_up = isinstance(where, Draws), has_parts or work.in_float64
         released = flat_copies({n: v.new_empty((2, *v.shape) if is_joint else v.shape) for n, v in like.items()})
-        sums = flat_copies({n: v.double() for n, v in released.items()}) if adds_up else released
-        return Room(work, sums, NoisySum(released), adds_up)
+        sums = flat_copies({n: v.double() for n, v in released.items()} if adds_up else released)
+        noised = flat_copies(released) if adds_up and not work.in_float64 else sums
+        return Room(work, sums, noised, NoisySum(released), adds_up)
 
     def clear(self) -> None:
         """The sums over no records."""
         for (numbers,) in joined(list(self.sums.values())):
             numbers.zero_()
-
-    @property
-    def noised(self) -> Weights:
-        """What gets the noise: the float64 sums, where they stay so until then, else what is released."""
-        return dict(self.sums if self.work.in_float64 else self.noisy.gradients)
 
     def add_noise(self, step: int, source: AddsNoise, together: int) -> None:
         """Write the noisy sums, of at most so many records `together`, to where the releases lie."""
@@ -65,7 +63,8 @@ class Room:
 
 def copied(values: Mapping[str, Tensor], places: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The values in their places, where some of them may be already."""
-    for name, place in places.items():
-        if values[name].data_ptr() != place.data_ptr():
-            place.copy_(values[name])
+    names = sorted(places)
+    for place, given in joined([places[name] for name in names], [values[name] for name in names]):
+        if given.data_ptr() != place.data_ptr():
+            place.view_as(given).copy_(given)
     return dict(places)
