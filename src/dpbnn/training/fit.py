@@ -83,7 +83,8 @@ def fit(
         run = run.linted(X, y, public_data)
 
         with reserved(run.prepared.folder, is_resumed=folder is not None and folder.is_begun):
-            ledger = Ledger.open(run.work.plan, is_void=bool(run.work.voided_by))
+            is_void = bool(run.work.voided_by) or (folder is not None and folder.is_seeded_by_user)
+            ledger = Ledger.open(run.work.plan, is_void=is_void)
             position = run.begin(ledger, folder)
             train([position], folder, measure, progress)
             release = run.draft(position, () if measure is None else measure.history).release()

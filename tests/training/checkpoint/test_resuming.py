@@ -139,3 +139,12 @@ def test_a_run_that_is_killed_in_any_call_of_the_file_system_resumes_unless_it_w
     )
     assert len(refused) < 5
     assert_as_if_nothing_had_happened([outcome for outcome in outcomes if outcome["again"] == 0])
+
+
+def test_a_run_that_the_user_has_seeded_does_not_go_on_inside_a_budget(monkeypatch, tmp_path):
+    """Also where the call that goes on with it gives no seed: its guarantee stays void."""
+    fit_interrupted(monkeypatch, "clip_and_sum", 8, checkpoint=tmp_path / "run", execution=ALWAYS)
+    with dpbnn.BudgetAccountant(100.0, 0.1) as budget, pytest.raises(dpbnn.DpbnnError, match="void"):
+        fit(checkpoint=tmp_path / "run", execution=ALWAYS, unsafe_seed=None)
+    assert budget.spent() == (0.0, 0.0)
+    assert "unsafe_seed" in str(fit(checkpoint=tmp_path / "run", execution=ALWAYS, unsafe_seed=None).guarantee)

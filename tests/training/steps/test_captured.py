@@ -436,8 +436,7 @@ def test_no_part_of_a_sum_lies_where_a_release_does_before_it_has_its_noise(micr
 
     class Looking(dpbnn.SGD):
         def weights(self, state, step):
-            for room in rooms:
-                seen.append(torch.cat([values.flatten() for values in room.noisy.gradients.values()]))
+            seen.extend(torch.cat([values.flatten() for values in room.noisy.gradients.values()]) for room in rooms)
             return super().weights(state, step)
 
     plan = dpbnn.PrivacyPlan(N, B, STEPS, 1.0, 1e6, 1e-5)

@@ -19,6 +19,7 @@ from dpbnn.errors import DpbnnError
 from dpbnn.files.atomic import PRIVATE_FOLDER, explained, is_partial, replace_file, sync_folder
 from dpbnn.files.claim import LOCK, OWNER, Claim, locked
 from dpbnn.privacy.ledger import ChargedStep, Ledger
+from dpbnn.privacy.noise.randomness import Randomness
 from dpbnn.training.checkpoint.journal import HEADER_BYTES, KEY_BYTES, RUN_BYTES, Journal, Line
 
 __all__ = ["Checkpoint", "Saved", "opened"]
@@ -70,6 +71,11 @@ class Checkpoint:
         """The run that was interrupted, or None; it is given once and then let go, since it may be large."""
         saved, self._saved = self._saved, None
         return saved
+
+    @property
+    def is_seeded_by_user(self) -> bool:
+        """Whether the interrupted run was begun with `unsafe_seed`: then it has no guarantee, whoever goes on with it."""
+        return self._saved is not None and Randomness(self._saved.key, self._saved.source).is_seeded_by_user
 
     def is_due(self, seconds: float) -> bool:
         """Whether the last write is over `seconds` ago, and writes take at most a twentieth of the time."""
