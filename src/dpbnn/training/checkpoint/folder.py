@@ -74,7 +74,7 @@ class Checkpoint:
 
     @property
     def is_seeded_by_user(self) -> bool:
-        """Whether the interrupted run was begun with `unsafe_seed`: then it has no guarantee, whoever goes on with it."""
+        """Whether the interrupted run was begun with `unsafe_seed`: its guarantee is void, whoever goes on with it."""
         return self._saved is not None and Randomness(self._saved.key, self._saved.source).is_seeded_by_user
 
     def is_due(self, seconds: float) -> bool:
