@@ -6,7 +6,7 @@ from torch import nn
 
 from dpbnn.clipping import check_model, clipped_gradient_sum
 from dpbnn.clipping.check.coverage import agrees_with_loop
-from dpbnn.clipping.engines.layout import Layout, Treatment
+from dpbnn.clipping.engines.layout import Layout, ModelLayout
 from dpbnn.models.likelihoods import Categorical
 from tests.truth import assert_equals_truth, clipped_sum
 
@@ -62,8 +62,9 @@ def test_only_the_right_layout_agrees_with_the_loop(layout, is_right):
     )
     x, y = torch.randn(3, 3, 4), torch.randint(CLASSES, (3,))
     objective = check_model(model, Categorical(), x, y).objective
-    assert objective.treatment == Treatment({"1": Layout(0, "blocks", 3)})
-    assert agrees_with_loop(objective.treated(Treatment({"1": layout})), objective.model_weights(), x, y) == is_right
+    assert objective.layout == ModelLayout({"1": Layout(0, "blocks", 3)})
+    tried = objective.with_layout(ModelLayout({"1": layout}))
+    assert agrees_with_loop(tried, objective.model_weights(), x, y) == is_right
 
 
 class Packed(nn.Module):

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["picks_rows"]
+__all__ = ["selects_rows"]
 
-PICKS = {
+SELECTIONS = {
     *("index_select", "masked_select", "gather", "take", "take_along_dim", "index_copy", "index_add", "index_put"),
     *("index_put_", "scatter", "scatter_", "scatter_add", "scatter_add_", "masked_scatter", "masked_scatter_"),
     *("sort", "topk"),
@@ -20,7 +20,7 @@ PICKS = {
 LAST_BY_DEFAULT = {"sort", "topk"}
 
 
-def picks_rows(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def selects_rows(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether an operation chooses rows along the first dimension by a tensor, other than each by its own number."""
     name = getattr(func, "__name__", "")
     if not args or not isinstance(args[0], Tensor):
@@ -30,7 +30,7 @@ def picks_rows(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
         if not index or not isinstance(index[0], (Tensor, list)):
             return False
         return len(index) == 1 or not _is_every_row(index[0], len(args[0]))
-    if name not in PICKS:
+    if name not in SELECTIONS:
         return False
     if name in LAST_BY_DEFAULT:
         place = 2 if name == "topk" else 1
