@@ -14,7 +14,7 @@ from tests.audit.test_mechanism import PLAN, TWO_LEVELS
 
 
 def test_any_two_settings_meet_and_a_quick_audit_has_each_of_them():
-    rows = [astuple(own) for own in COVERING]
+    rows = [astuple(variation) for variation in COVERING]
     values = [set(column) for column in zip(*rows, strict=True)]
     assert values == [set(CLIPPING_STYLES), {1, 2}, {1, 3}, {True, False}, {True, False}, {True, False}]
     for first, second in combinations(range(len(values)), 2):

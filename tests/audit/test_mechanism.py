@@ -31,7 +31,7 @@ def test_a_hundred_thousand_numbers_show_most_of_the_claimed_epsilon():
 
 
 @pytest.mark.parametrize(
-    "method", [dpbnn.SGLD(1e-4), dpbnn.BBP(0.1), dpbnn.MCDropout(0.1)], ids=lambda own: type(own).__name__
+    "method", [dpbnn.SGLD(1e-4), dpbnn.BBP(0.1), dpbnn.MCDropout(0.1)], ids=lambda method: type(method).__name__
 )
 def test_single_steps_of_every_method_can_be_attacked(method):
     model = dpbnn.networks.MLP(5, [8], 3, "tanh", 0.1 if isinstance(method, dpbnn.MCDropout) else 0.0)

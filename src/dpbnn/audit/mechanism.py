@@ -91,7 +91,7 @@ def audit_mechanism(
     """
     attack = Attack(Target(model, likelihood, x, y, plan, method or SGD(1.0), execution, others), observations)
     worst, furthest, checks = _reached(attack)
-    inside, outside = attack.seen(worst)
+    inside, outside = attack.releases(worst)
     residuals = [np.stack(side.residuals) for side in (inside, outside)]
     scores = [np.array(side.scores).reshape(len(attack.levels), -1) for side in (inside, outside)]
     spread = spread_bounds(np.concatenate(residuals), confidence)
@@ -100,14 +100,14 @@ def audit_mechanism(
     complete = [np.concatenate(side.complete) for side in (inside, outside)]
     checks = [
         Check("the claimed epsilon is no less than what the claimed noise costs", float(cost <= claimed)),
-        Check("a sum over no records is zero", float(not attack.of_nothing.any())),
-        Check("records that are no numbers move nothing", float(attack.ignores_what_is_no_number())),
+        Check("a sum over no records is zero", float(not attack.sum_of_nothing.any())),
+        Check("records that are no numbers move nothing", float(attack.ignores_nan_and_infinity())),
         Check("types of a release do not tell who is in it", float(inside.types == outside.types)),
         *checks,
         _end_to_end(attack, *scores),
         *checks_of_noise(residuals, attack.tensors, complete, attack.bare_noise()),
-        attack.path("training moves weights by noisy sums alone", attack.others),
-        attack.path("steps without a record have noise too", attack.nothing),
+        attack.followed("training moves weights by noisy sums alone", attack.others),
+        attack.followed("steps without a record have noise too", attack.nothing),
     ]
     return MechanismAudit(
         engine=attack.checked.engine,
@@ -133,8 +133,8 @@ def _reached(attack: Attack) -> tuple[int, float, list[Check]]:
     norm, rows = attack.levels[0].clip_norm, attack.rows
     moves = [float(move.norm()) / norm for move in attack.moves()]
     worst = max(range(len(moves)), key=lambda index: moves[index])
-    of_levels, noise_of_levels = attack.of_every_level(worst)
-    of_row = max(moves[worst], of_levels, *(length / norm for length in attack.moves_elsewhere(worst)))
+    of_levels, noise_of_levels = attack.at_every_level(worst)
+    of_row = max(moves[worst], of_levels, *(length / norm for length in attack.lengths_elsewhere(worst)))
     of_person = float(attack.move_of(attack.canary(worst, rows)).norm()) / norm
     checks = [
         noise_of_levels,

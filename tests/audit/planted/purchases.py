@@ -135,10 +135,10 @@ def bought_again(word):
 
 def of_all_rows(patch):
     """Bounds are bought before rows are cut."""
-    from dpbnn.privacy.queries.bounds import Purchase
+    from dpbnn.privacy.queries.bounds import BoundsPurchase
     from dpbnn.sklearn import DPBayesRegressor
 
-    rows, bounds_of, whole = DPBayesRegressor._rows, Purchase.bounds_of, []
+    rows, bounds_of, whole = DPBayesRegressor._rows, BoundsPurchase.bounds_of, []
 
     def remembered(self, X, y, groups):
         whole[:] = [X, y[:, None]]
@@ -149,7 +149,7 @@ def of_all_rows(patch):
         return bounds_of(self, np.concatenate(parts, axis=1), ledger)
 
     patch.setattr(DPBayesRegressor, "_rows", remembered)
-    patch.setattr(Purchase, "bounds_of", of_whole)
+    patch.setattr(BoundsPurchase, "bounds_of", of_whole)
 
 
 def half_the_noise(patch):
