@@ -40,7 +40,7 @@ import dpbnn
 from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.queries.bounds import Bounds
 from dpbnn.tables.settings import Facts
-from dpbnn.tables.terms import settled
+from dpbnn.tables.terms import terms_for
 from dpbnn.tables.training import in_units, train
 
 FOLDER = Path(__file__).parent
@@ -167,11 +167,8 @@ SETS: dict[str, Callable[[Path, int], Split]] = {"adult": adult, "german": germa
 
 def facts_of(split: Split, epsilon: float, method: str = "sgld") -> Facts:
     """What is public."""
-    is_regression = split.span is not None
-    return Facts(
-        rows=len(split.x), columns=split.columns, features=split.x.shape[1], outputs=1 if is_regression else 2,
-        epsilon=epsilon, delta=DELTA, is_regression=is_regression, method=method,
-    )  # fmt: skip
+    classes = 2 if split.span is None else None
+    return Facts(len(split.x), split.columns, classes, epsilon, DELTA, method)
 
 
 def ours(
@@ -179,14 +176,14 @@ def ours(
 ) -> dict[str, float]:
     """By the defaults, or with other hidden units and multiples of the default rate and clip norm."""
     facts = facts_of(split, epsilon, method)
-    terms = settled(facts)
+    terms = terms_for(facts)
     if tuned:
         given = {
             "hidden": tuned["hidden"],
             "learning_rate": tuned["rate"] * terms.chosen.learning_rate,
             "clip_norm": tuned["clip"] * terms.chosen.plan.clip_norm,
         }
-        terms = settled(facts, given)
+        terms = terms_for(facts, given)
     release = train(split.x, split.y, terms, terms.ledger(), seed=seed).release(Circumstances("zero_out"))
     prediction: Any = release.predict(split.x_test, seed=seed)
     if split.span is not None:

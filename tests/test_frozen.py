@@ -11,7 +11,7 @@ TREES = {path.relative_to(SRC): ast.parse(path.read_text()) for path in SRC.rglo
 MUTABLE = {"dict", "list", "set", "bytearray", "deque", "defaultdict", "Counter", "ndarray", "Generator", "Generators"}
 """A `Mapping`, a tuple or a frozenset says the same and cannot be written to."""
 EXPECTED = (
-    *("_ListedRandomness", "_Mixture", "Seen", "Case", "CheckedModel", "Trial", "Verdict"),
+    *("_ListedRandomness", "_Mixture", "Seen", "CheckedModel", "Trial", "TrialResult"),
     "privacy/plan.py",
 )
 """What is still to be mended."""

@@ -27,8 +27,8 @@ def test_some_canary_moves_the_sum_by_nearly_the_clip_norm_and_none_by_more(clip
     assert 0.99 * PLAN.clip_norm < moves.max() <= PLAN.clip_norm
     assert moves.min() < least * PLAN.clip_norm, "small gradients keep their norm in flat clipping alone"
     worst = int(moves.argmax())
-    assert list(attack.moves_elsewhere(worst)) == pytest.approx([float(moves[worst])] * 2, rel=1e-4)
-    assert attack.ignores_what_is_no_number()
+    assert list(attack.lengths_elsewhere(worst)) == pytest.approx([float(moves[worst])] * 2, rel=1e-4)
+    assert attack.ignores_nan_and_infinity()
 
 
 def test_equal_rows_of_a_person_move_the_sum_as_many_times_as_far():
@@ -43,24 +43,25 @@ def test_scores_with_and_without_the_person_are_apart_by_how_far_the_person_move
     model = nn.Sequential(nn.Linear(5, 40), nn.Dropout(0.0 if is_fixed else 0.5), nn.Linear(40, 3))
     attack = attack_on(replace(PLAN, noise_multiplier=0.01), model=model, observations=20_000)
     worst = int(torch.stack([move.norm() for move in attack.moves()]).argmax())
-    inside, outside = attack.seen(worst)
+    inside, outside = attack.releases(worst)
     apart = np.array(inside.scores) - np.array(outside.scores)
     if is_fixed:
         assert apart == pytest.approx(1.0, abs=0.1)
     assert {side.types["0.weight"] for side in (inside, outside)} == {torch.float32}
     for side in (inside, outside):
         residuals = np.stack(side.residuals)
-        assert residuals.shape == (attack.plan.steps, len(attack.chosen))
+        assert residuals.shape == (attack.plan.steps, len(attack.places))
         assert residuals.std() == pytest.approx(1.0, abs=0.05)
 
 
 def test_every_level_gets_its_share_of_the_releases_and_its_noise_is_looked_at():
     attack = attack_on(replace(PLAN, **TWO_LEVELS))
     assert [level.noise for level in attack.levels] == [1.3, 1.3, 2.0]
-    assert attack.plan.steps == 3 * attack.each
-    assert [attack.plan.noise_at(step) for step in (0, attack.each, 2 * attack.each)] == [1.3, 1.3, 2.0]
-    assert [attack.plan.clip_norm_at(step) for step in (0, attack.each, 2 * attack.each)] == [1.5, 0.7, 0.7]
-    furthest, check = attack.of_every_level(5)
+    assert attack.plan.steps == 3 * attack.steps_per_level
+    first_steps = range(0, attack.plan.steps, attack.steps_per_level)
+    assert [attack.plan.noise_at(step) for step in first_steps] == [1.3, 1.3, 2.0]
+    assert [attack.plan.clip_norm_at(step) for step in first_steps] == [1.5, 0.7, 0.7]
+    furthest, check = attack.at_every_level(5)
     assert furthest <= 1 + 1e-6
     assert check.holds
 
@@ -73,16 +74,16 @@ def test_a_last_step_with_too_little_noise_is_noticed(monkeypatch):
 
     attack = attack_on()
     monkeypatch.setattr(Randomness, "add_normals", without_noise_at_the_end)
-    assert not attack.of_every_level(5)[1].holds
+    assert not attack.at_every_level(5)[1].holds
 
 
 def test_weights_that_move_by_more_than_the_noisy_sum_are_noticed(monkeypatch):
     attack, original = attack_on(), dpbnn.SGD.update
-    assert attack.path("as it is", attack.others).holds
+    assert attack.followed("as it is", attack.others).holds
 
     def twice(self, state, noisy, step):
         return original(self, original(self, state, noisy, step), noisy, step)
 
     monkeypatch.setattr(dpbnn.SGD, "update", twice)
-    assert not attack.path("twice", attack.others).holds
-    assert not attack.path("twice", attack.nothing).holds
+    assert not attack.followed("twice", attack.others).holds
+    assert not attack.followed("twice", attack.nothing).holds

@@ -90,7 +90,7 @@ def test_guesses_of_one_run_bound_epsilon_from_below():
     for epsilon in (0.5, 1.0, 3.0):
         share = 1 / (1 + math.exp(-epsilon))  # randomized response, guessed as well as can be
         found = [epsilon_of_guesses(int(generator.binomial(1000, share)), 1000, 1000, 1e-9, 0.95) for _ in range(100)]
-        assert sum(own > epsilon for own in found) <= 19, "5 are allowed on average; more than 19 once in a million"
+        assert sum(bound > epsilon for bound in found) <= 19, "5 are allowed on average; more than 19 once in a million"
         assert np.median(found) > 0.7 * epsilon
     assert epsilon_of_guesses(500, 1000, 1000, 1e-9, 0.95) == 0
     assert epsilon_of_guesses(1000, 1000, 1000, 0.1, 0.95) == 0, "a large delta excuses everything"

@@ -14,7 +14,7 @@ from tests.audit.test_mechanism import PLAN, TWO_LEVELS
 
 
 def test_any_two_settings_meet_and_a_quick_audit_has_each_of_them():
-    rows = [astuple(own) for own in COVERING]
+    rows = [astuple(variation) for variation in COVERING]
     values = [set(column) for column in zip(*rows, strict=True)]
     assert values == [set(CLIPPING_STYLES), {1, 2}, {1, 3}, {True, False}, {True, False}, {True, False}]
     for first, second in combinations(range(len(values)), 2):
@@ -23,19 +23,18 @@ def test_any_two_settings_meet_and_a_quick_audit_has_each_of_them():
     assert [set(column) for column in zip(*map(astuple, FOR_QUICK), strict=True)] == values
 
 
-@pytest.mark.parametrize("variation", COVERING, ids=lambda own: own.name)
+@pytest.mark.parametrize("variation", COVERING, ids=lambda variation: variation.name)
 @pytest.mark.parametrize("plan", [PLAN, replace(PLAN, **TWO_LEVELS, max_records_per_person=7, clipping="automatic")])
 def test_a_variation_is_what_it_says_whatever_the_plan_is(variation, plan):
-    case = variation.case(plan)
-    assert case.plan.clipping == variation.clipping
-    assert case.plan.max_records_per_person == variation.rows_per_person
-    assert len(levels_of(case.plan)) == variation.levels
-    assert (sum(own.numel() for own in case.model.parameters()) > CHUNK) == variation.is_wide
-    assert (case.how.get("others", 20) + variation.rows_per_person > LARGEST_PART) == variation.is_large_batch
-    method = case.how.get("method")
-    assert (method is not None and method.form == "joint") == variation.is_joint
+    target = variation.target(plan)
+    assert target.plan.clipping == variation.clipping
+    assert target.plan.max_records_per_person == variation.rows_per_person
+    assert len(levels_of(target.plan)) == variation.levels
+    assert (sum(weight.numel() for weight in target.model.parameters()) > CHUNK) == variation.is_wide
+    assert (target.others + variation.rows_per_person > LARGEST_PART) == variation.is_large_batch
+    assert (getattr(target.method, "form", None) == "joint") == variation.is_joint
 
 
 def test_a_plan_of_one_step_and_one_record_can_be_varied():
     tiny = replace(PLAN, dataset_size=1, batch_size=1, steps=1, pure_epsilons=(0.1,))
-    assert all(case.plan.epsilon() > 0 for case in variations_of(tiny, quick=False))
+    assert all(target.plan.epsilon() > 0 for target in variations_of(tiny, quick=False).values())

@@ -10,7 +10,7 @@ from tests.audit.test_mechanism import PLAN, TWO_LEVELS
 def test_levels_are_read_off_the_plan_step_by_step():
     plan = replace(PLAN, **TWO_LEVELS)
     assert levels_of(plan) == (Level(1.3, 1.5, 0, 1), Level(1.3, 0.7, 1, 1), Level(2.0, 0.7, 2, 2))
-    by_step = [(own.noise, own.clip_norm) for own in levels_of(plan) for _ in range(own.steps)]
+    by_step = [(level.noise, level.clip_norm) for level in levels_of(plan) for _ in range(level.steps)]
     assert by_step == [(plan.noise_at(step), plan.clip_norm_at(step)) for step in range(plan.steps)]
     assert repeated([1.3, 1.3, 2.0], 5) == ((1.3, 10), (2.0, 5))
     assert repeated([1.3, 1.3], 5) == 1.3

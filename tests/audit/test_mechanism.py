@@ -8,7 +8,7 @@ from torch import nn
 
 import dpbnn
 from dpbnn.audit import audit_mechanism
-from dpbnn.audit.cases import cases_of
+from dpbnn.audit.cases import targets_of
 from dpbnn.audit.claim import epsilon_shown
 
 PLAN = dpbnn.PrivacyPlan(dataset_size=100, batch_size=100, steps=4, clip_norm=1.5, noise_multiplier=1.3, delta=1e-5)
@@ -31,7 +31,7 @@ def test_a_hundred_thousand_numbers_show_most_of_the_claimed_epsilon():
 
 
 @pytest.mark.parametrize(
-    "method", [dpbnn.SGLD(1e-4), dpbnn.BBP(0.1), dpbnn.MCDropout(0.1)], ids=lambda own: type(own).__name__
+    "method", [dpbnn.SGLD(1e-4), dpbnn.BBP(0.1), dpbnn.MCDropout(0.1)], ids=lambda method: type(method).__name__
 )
 def test_single_steps_of_every_method_can_be_attacked(method):
     model = dpbnn.networks.MLP(5, [8], 3, "tanh", 0.1 if isinstance(method, dpbnn.MCDropout) else 0.0)
@@ -45,7 +45,7 @@ def test_single_steps_of_every_method_can_be_attacked(method):
 def test_a_plan_is_attacked_as_it_is():
     plan = replace(PLAN, **TWO_LEVELS, max_records_per_person=2, clipping="automatic")
     for quick in (True, False):
-        assert all(case.plan is plan for case in cases_of(plan, quick))
+        assert all(target.plan is plan for target in targets_of(plan, quick).values())
     found = attack(plan)
     assert (found.clipping, found.levels, found.rows_per_person) == ("automatic", 3, 2)
     assert found.holds, found.checks

@@ -26,7 +26,7 @@ def test_members_are_told_apart_where_there_is_no_noise_and_hardly_where_there_i
             progress=False,
         )
         found.append(audit_membership(release, member, other))
-    exposed, hidden = (own.signals["likelihood of the target"].auc for own in found)
+    exposed, hidden = (audit.signals["likelihood of the target"].auc for audit in found)
     assert exposed > 0.8
     assert hidden < 0.68
     assert found[1].most_by_the_guarantee < 0.03 < found[0].most_by_the_guarantee

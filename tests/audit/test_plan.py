@@ -46,8 +46,8 @@ def test_the_command_says_in_words_and_figures_what_it_found(capsys, tmp_path):
     kept = json.loads((tmp_path / "model" / "audit.json").read_text())
     assert kept["claimed_epsilon"] == found["claimed_epsilon"]
     assert dpbnn.load(tmp_path / "model").guarantee.plan == plan
-    own = "the plan's own automatic clipping, 2 levels of noise and clip norm, and 2 rows per person"
-    assert own in kept["in_words"]
+    settings = "the plan's own automatic clipping, 2 levels of noise and clip norm, and 2 rows per person"
+    assert settings in kept["in_words"]
     for attack in found["mechanism"].values():
         assert (attack["clipping"], attack["levels"], attack["rows_per_person"]) == ("automatic", 2, 2)
     for attack in found["variations"].values():

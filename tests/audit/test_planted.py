@@ -33,7 +33,11 @@ def test_a_planted_bug_is_noticed(bug, monkeypatch, tmp_path):
 
 @pytest.mark.planted
 @pytest.mark.parametrize(
-    "bug", [as_case(bug, f"{own.__module__.rpartition('.')[2]}.{own.__name__}") for own, bug in DETECTORS.items()]
+    "bug",
+    [
+        as_case(bug, f"{detector.__module__.rpartition('.')[2]}.{detector.__name__}")
+        for detector, bug in DETECTORS.items()
+    ],
 )
 def test_the_real_code_raises_no_alarm(bug, tmp_path):
     assert not found(bug.detector, tmp_path)

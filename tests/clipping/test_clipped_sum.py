@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dpbnn.clipping import clipped_gradient_sum
+from dpbnn.clipping.forms.combine import combine
 from dpbnn.clipping.forms.deferred import Deferred
 from dpbnn.clipping.forms.joint import Joint
-from dpbnn.clipping.forms.per_record import Dense, Outer, SparseRows, combine
+from dpbnn.clipping.forms.per_record import Dense, Outer, SparseRows
 from dpbnn.clipping.forms.tied import Tied
 from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Categorical, HomoscedasticGaussian

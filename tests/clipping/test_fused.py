@@ -10,7 +10,7 @@ from torch import nn
 import dpbnn
 from dpbnn.audit.rounding import that_round_both_ways
 from dpbnn.clipping import ClippingSettings, Sums, check_model, clip_and_sum, fused, summation
-from dpbnn.clipping.engines.book_keeping import Recording
+from dpbnn.clipping.engines.book_keeping import Trace
 from dpbnn.clipping.forms.deferred import Deferred
 from dpbnn.clipping.forms.joint import Joint
 from dpbnn.clipping.forms.per_record import Dense, Outer, Reordered, SparseRows, Target
@@ -240,6 +240,6 @@ def test_nothing_of_a_batch_is_left_behind(device, used_everywhere):
     try:
         checked = check_model(model.to(device), dpbnn.Categorical(), x, y)
         clip_and_sum(checked, checked.objective.model_weights(), x, y, ClippingSettings(0.3))
-        assert not [one for one in gc.get_objects() if issubclass(type(one), Recording)]
+        assert not [one for one in gc.get_objects() if issubclass(type(one), Trace)]
     finally:
         gc.enable()

@@ -60,8 +60,11 @@ def test_columns_that_name_people_are_known_by_their_names(name, is_one):
 def test_what_learns_from_rows_is_told_from_what_does_not():
     pytest.importorskip("sklearn")
     from sklearn.cluster import KMeans
-    from sklearn.compose import ColumnTransformer
+    from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+    from sklearn.feature_selection import SelectFromModel
     from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import Ridge
+    from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import FeatureUnion, make_pipeline
     from sklearn.preprocessing import OneHotEncoder, PolynomialFeatures, StandardScaler
 
@@ -72,8 +75,13 @@ def test_what_learns_from_rows_is_told_from_what_does_not():
         (FeatureUnion([("a", StandardScaler())]), "StandardScaler"),
         ([named], "OneHotEncoder"),
         (SimpleImputer(), "SimpleImputer"),
+        (make_pipeline(TransformedTargetRegressor(Ridge(), transformer=StandardScaler())), "StandardScaler"),
+        (TransformedTargetRegressor(make_pipeline(StandardScaler(), Ridge())), "StandardScaler"),
+        (GridSearchCV(make_pipeline(StandardScaler(), Ridge()), {}), "StandardScaler"),
+        (SelectFromModel(Ridge()), "SelectFromModel"),
     ):
         (found,) = inspect(Subject(PLAN, preprocessing=bad))
         assert name in found.found
     good = make_pipeline(SimpleImputer(strategy="constant", fill_value=0), PolynomialFeatures())
-    assert inspect(Subject(PLAN, preprocessing=good)) == []
+    for harmless in (good, TransformedTargetRegressor(good), GridSearchCV(make_pipeline(good, Ridge()), {})):
+        assert inspect(Subject(PLAN, preprocessing=harmless)) == []

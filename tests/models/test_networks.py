@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import max_pool2d
@@ -21,7 +22,13 @@ def test_the_papers_networks_have_the_papers_sizes():
     assert CNN()(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
 
 
-@pytest.mark.parametrize("network", [MLP(5, [4, 3], 2, "tanh"), MLP(5, [], 2), CNN(3, 7, "tanh")])
+def of_numpy():
+    """Numbers as NumPy counts them, which JSON cannot write."""
+    two, rate = np.int64(2), np.float32(0.5)
+    return [MLP(two, [two], two, dropout=rate), CNN(two, two), dpbnn.with_dropout(MLP(2, [2], 2), rate)]
+
+
+@pytest.mark.parametrize("network", [MLP(5, [4, 3], 2, "tanh"), MLP(5, [], 2), CNN(3, 7, "tanh"), *of_numpy()])
 def test_a_network_is_rebuilt_from_plain_settings(network):
     again = rebuild(type(network).__name__, json.loads(json.dumps(network.settings)))
     again.load_state_dict(network.state_dict())
@@ -44,6 +51,8 @@ def test_bad_settings_get_one_clear_line():
         MLP(3, [4], 2, "gelu")
     with pytest.raises(dpbnn.DpbnnError, match="a layer's width must be >= 1, got 0"):
         MLP(3, [0], 2)
+    with pytest.raises(dpbnn.DpbnnError, match="outputs must be >= 1, got 0"):
+        CNN(outputs=0)
     with pytest.raises(dpbnn.DpbnnError, match="network must be one of"):
         rebuild("Sequential", {})
 

@@ -24,14 +24,14 @@ class Odd(nn.Module):
         self.last = self.hidden[1]["last"]
         self.act = self.squashed
         self.scale = torch.full((4,), 2.0)
-        self.made = self.scale * torch.ones(4, requires_grad=True)  # which deepcopy alone refuses
+        self.made = {"by": [self.scale * torch.ones(4, requires_grad=True)]}  # which deepcopy alone refuses
         self.register_buffer("shift", torch.ones(4))
 
     def squashed(self, x):
         return self.hidden[0](x) * self.scale
 
     def forward(self, x):
-        return self.hidden[1]["last"](self.act(self.second(self.first(x))) + self.shift + self.made.detach())
+        return self.hidden[1]["last"](self.act(self.second(self.first(x))) + self.shift + self.made["by"][0].detach())
 
 
 @pytest.mark.guarantees("Parameters, buffers and other tensors are shared.")
@@ -42,6 +42,7 @@ def test_a_replica_shares_tensors_and_no_modules():
     assert [id(p) for p in model.parameters()] == [id(p) for p in other.parameters()]
     assert other.shift is model.shift
     assert other.scale is model.scale
+    assert other.made["by"][0] is model.made["by"][0]
     assert other.act.__self__ is other
     assert other.hidden[1]["last"] is other.last
     x = torch.randn(5, 4)
@@ -157,6 +158,7 @@ class Gated(nn.Module):
         self.layer, self.then, self.settings = nn.Linear(2, 2), then, SimpleNamespace(share=0.0)
         self.register_buffer("gate", torch.zeros(()))
         self.frozen, self.tensor = nn.Parameter(torch.zeros(3), requires_grad=False), torch.zeros(2)
+        self.table = {"gate": torch.zeros(2)}
 
 
 def keeping(values):
@@ -169,6 +171,7 @@ def keeping(values):
         lambda model, _: model.gate.fill_(1),
         lambda model, _: model.frozen.data.fill_(1),
         lambda model, _: model.tensor.fill_(1),
+        lambda model, _: model.table["gate"].fill_(1),
         lambda model, _: setattr(model.settings, "share", 1.0),
         lambda model, _: setattr(type(model), "share", 1.0),
         lambda model, _: setattr(type(model), "extra", lambda self: 1),

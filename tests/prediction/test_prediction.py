@@ -122,6 +122,8 @@ def test_sampling_leaves_the_callers_generator_alone_and_refuses_nonsense():
         prediction.sample(0)
     with pytest.raises(DpbnnError, match="seed must be >= 0"):
         RealPrediction(torch.ones(1, 2, 1), torch.ones(1, 2, 1)).sample(1, seed=-1)
+    with pytest.raises(DpbnnError, match=r"seed must be < 2\*\*63"):
+        RealPrediction(torch.ones(1, 2, 1), torch.ones(1, 2, 1)).sample(1, seed=2**64)
 
 
 def test_predictions_for_consecutive_records_join_to_one():

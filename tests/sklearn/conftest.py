@@ -9,7 +9,7 @@ def _nothing_said():
     pytest.importorskip("sklearn")
     from dpbnn.sklearn import estimator
 
-    estimator._said.clear()
+    estimator._warned_of.clear()
 
 
 @pytest.fixture(scope="module")

@@ -82,6 +82,17 @@ def test_bounds_come_from_the_user_or_are_paid_for(kind, request, monkeypatch):
     assert left == (kind == "numbers"), "the noise level of targets is always bought"
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"random_state": "seven"}, {"method": "mc_dropout", "dropout": 2.0}, {"method": "mc_dropout", "hidden": []}],
+)
+def test_settings_that_cannot_be_are_refused_before_bounds_are_bought(classes, wrong, monkeypatch):
+    watch = Watch()(monkeypatch)
+    with pytest.raises(ValueError, match=r"seven|dropout must be > 0 and < 1|hidden must be one width or more"):
+        DPBayesClassifier(epsilon=3.0, **PUBLIC, **wrong).fit(*classes)
+    assert not watch.calls
+
+
 def test_with_too_few_rows_bounds_are_refused_and_never_taken_from_the_data(classes):
     X, y = classes
     with pytest.raises(dpbnn.DpbnnError, match="bounds must be given for so few rows"):
@@ -256,6 +267,8 @@ def test_a_checkpoint_of_another_plan_or_a_foreign_folder_is_refused(classes, tm
     for path in (tmp_path / "thesis", tmp_path / "thesis" / "chapter.txt"):
         with pytest.raises(dpbnn.DpbnnError, match="exists and is no checkpoint"):
             DPBayesClassifier(**how | {"checkpoint": path}).fit(*classes)
+    with pytest.raises(dpbnn.DpbnnError, match="cannot be read or written: Not a directory"):
+        DPBayesClassifier(**how | {"checkpoint": tmp_path / "thesis" / "chapter.txt" / "run"}).fit(*classes)
     with pytest.raises(dpbnn.DpbnnError, match="checkpoint must be the path of a folder, got 3"):
         DPBayesClassifier(**how | {"checkpoint": 3}).fit(*classes)
     DPBayesClassifier(**how).fit(*classes)

@@ -15,7 +15,7 @@ from dpbnn.tables.encoding import Encoding
 from dpbnn.tables.model import ROUGH_UNCERTAINTY, TableModel, load_table_model, log_of, settings_of
 from dpbnn.tables.schema import Category, Number, Schema
 from dpbnn.tables.settings import Facts
-from dpbnn.tables.terms import settled
+from dpbnn.tables.terms import terms_for
 
 COLUMNS = {"x": Number(0, 1), "city": Category(("Rome", "Oslo")), "y": Number(0, 10)}
 
@@ -38,7 +38,7 @@ def model(names=None, bought=(), **settings):
 def test_rows_are_encoded_and_predictions_come_in_the_unit_of_the_target(tmp_path):
     (tmp_path / "new.csv").write_text("city,x\nOslo,1\nRome,0\n")
     it = model()
-    prediction = it.predict(it.read(tmp_path / "new.csv", with_target=False), num_draws=7, seed=3)
+    prediction = it.predict(it.read(tmp_path / "new.csv"), num_draws=7, seed=3)
     np.testing.assert_array_equal(it.release.asked[0], [[1, 0, 1], [-1, 1, 0]])
     assert it.release.asked[1:] == (7, 3)
     assert prediction.mean.tolist() == [[7.5], [7.5]]
@@ -48,15 +48,15 @@ def test_rows_are_encoded_and_predictions_come_in_the_unit_of_the_target(tmp_pat
 def test_targets_are_those_of_the_file_unclipped_and_unscaled(tmp_path):
     (tmp_path / "test.csv").write_text("x,city,y\n0,Oslo,3.5\n0,Rome,12\n")
     it = model()
-    assert it.targets(it.read(tmp_path / "test.csv", with_target=True)).tolist() == [3.5, 12.0]
+    assert it.encoding.targets(it.read(tmp_path / "test.csv", with_target=True)).tolist() == [3.5, 12.0]
 
 
 @pytest.mark.parametrize(("text", "rows"), [("1,Rome\n0,Oslo\n", 2), ("1,Rome,5\n", 1)])
 def test_new_rows_without_a_header_may_lack_the_target(tmp_path, text, rows):
     (tmp_path / "new.csv").write_text(text)
     it = model(names=("x", "city", "y"))
-    assert it.read(tmp_path / "new.csv", with_target=False).rows == rows
-    assert len(it.whole(tmp_path / "new.csv").columns) == text.count(",") // rows + 1
+    assert it.read(tmp_path / "new.csv").rows == rows
+    assert len(it.read(tmp_path / "new.csv", with_others=True).columns) == text.count(",") // rows + 1
 
 
 def test_a_range_that_was_bought_is_shown_and_bounds_no_interval():
@@ -75,8 +75,8 @@ def test_what_is_so_of_every_private_chain_is_one_note():
 
 
 def test_every_setting_has_its_reason_and_the_log_has_all_of_them():
-    facts = Facts(rows=500, columns=2, features=3, outputs=1, epsilon=1.0, delta=1e-4, is_regression=True)
-    chosen = settled(facts, {"clip_norm": 2.0, "epochs": 5, "batch_size": 500, "hidden": []}).chosen
+    facts = Facts(rows=500, columns=2, classes=None, epsilon=1.0, delta=1e-4)
+    chosen = terms_for(facts, {"clip_norm": 2.0, "epochs": 5, "batch_size": 500, "hidden": []}).chosen
     settings = {name: (value, reason) for name, value, reason in settings_of(chosen)}
     assert settings["clip_norm"] == (2.0, "given")
     assert settings["steps"] == (5, "from the epochs given")

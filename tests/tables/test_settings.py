@@ -9,9 +9,9 @@ from dpbnn.errors import DpbnnError
 from dpbnn.methods import METHODS
 from dpbnn.tables.settings import NOISE_LEVEL, Facts, choose
 
-SMALL = Facts(rows=300, columns=8, features=8, outputs=2, epsilon=1.0, delta=1e-5)
-ADULT = Facts(rows=32_561, columns=14, features=110, outputs=2, epsilon=1.0, delta=1e-5)
-LARGE = Facts(rows=1_000_000, columns=20, features=20, outputs=1, epsilon=1.0, delta=1e-7, is_regression=True)
+SMALL = Facts(rows=300, columns=8, classes=2, epsilon=1.0, delta=1e-5)
+ADULT = Facts(rows=32_561, columns=14, classes=2, epsilon=1.0, delta=1e-5)
+LARGE = Facts(rows=1_000_000, columns=20, classes=None, epsilon=1.0, delta=1e-7)
 
 
 @pytest.mark.parametrize("facts", [SMALL, ADULT, LARGE], ids=["small", "adult", "large"])
@@ -74,10 +74,18 @@ def test_epochs_give_steps():
 
 def test_what_is_bought_is_in_the_plan():
     bounds = {f"bound {place}": 0.01 for place in range(6)}
-    chosen = choose(replace(LARGE, rows=2000, purchases=bounds))
+    chosen = choose(replace(LARGE, rows=2000), bounds=bounds)
     assert chosen.plan.pure_epsilons == (0.01,) * 6 + (chosen.noise_epsilon,)
     assert chosen.purchases == bounds | {NOISE_LEVEL: chosen.noise_epsilon}
-    assert choose(replace(SMALL, purchases={"a bound": 0.01})).plan.pure_epsilons == (0.01,)
+    assert choose(SMALL, bounds={"a bound": 0.01}).plan.pure_epsilons == (0.01,)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"), [({"dropout": 1}, "dropout must be"), ({"hidden": []}, "hidden must be")]
+)
+def test_dropout_needs_units_and_a_share_of_them(given, message):
+    with pytest.raises(DpbnnError, match=message):
+        choose(replace(SMALL, method="mc_dropout"), given)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +93,11 @@ def test_what_is_bought_is_in_the_plan():
     [
         ({"epochs": 0}, "epochs must be > 0"),
         ({"hidden": [1.5]}, "hidden must be a whole number"),
+        ({"hidden": 64}, "hidden must be a list of widths"),
+        ({"hidden": "64"}, "hidden must be a list of widths"),
         ({"clip_norm": -1}, "clip_norm must be > 0"),
         ({"batch_size": 0}, "batch_size must be >= 1"),
+        ({"batch_size": "64"}, "batch_size must be a whole number"),
     ],
 )
 def test_bad_values_are_refused_by_name(given, message):

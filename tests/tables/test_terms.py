@@ -10,26 +10,26 @@ from dpbnn.errors import DpbnnError
 from dpbnn.tables.fitting import Order, _terms
 from dpbnn.tables.schema import Category, Number, Schema
 from dpbnn.tables.settings import NOISE_LEVEL, Facts
-from dpbnn.tables.terms import Unfinished, circumstances, settled, worked_on
+from dpbnn.tables.terms import FitFolder, circumstances, claimed, terms_for
 
-FACTS = Facts(rows=4000, columns=2, features=2, outputs=1, epsilon=2.0, delta=1e-5, is_regression=True)
+FACTS = Facts(rows=4000, columns=2, classes=None, epsilon=2.0, delta=1e-5)
 GIVEN = {"batch_size": 4000, "epochs": 5}
 
 
-def test_what_is_bought_is_among_the_facts_and_in_the_plan():
-    terms = settled(FACTS, GIVEN, ["column 0", "the target"], buys_target=True)
-    assert list(terms.facts.purchases) == [
+def test_what_is_bought_is_in_the_plan():
+    terms = terms_for(FACTS, GIVEN, ["column 0", "the target"], buys_target=True)
+    assert list(terms.bounds.purchases) == [
         f"{side} quartile of {name}" for name in ("column 0", "the target") for side in ("lower", "upper")
     ]
-    assert dict(terms.chosen.purchases) == {**terms.facts.purchases, NOISE_LEVEL: terms.chosen.noise_epsilon}
+    assert dict(terms.chosen.purchases) == {**terms.bounds.purchases, NOISE_LEVEL: terms.chosen.noise_epsilon}
     assert terms.chosen.plan.pure_epsilons == tuple(terms.chosen.purchases.values())
     assert terms.chosen.plan.epsilon() <= FACTS.epsilon
-    assert settled(FACTS, GIVEN).bounds is None
+    assert terms_for(FACTS, GIVEN).bounds is None
 
 
 def test_a_person_with_several_rows_buys_bounds_for_less_each():
     one, three = (
-        settled(replace(FACTS, max_records_per_person=most), GIVEN, ["column 0"]).bounds.epsilon for most in (1, 3)
+        terms_for(replace(FACTS, max_records_per_person=most), GIVEN, ["column 0"]).bounds.epsilon for most in (1, 3)
     )
     assert 0 < 2.9 * three < one
 
@@ -67,23 +67,23 @@ def test_rows_that_were_counted_are_blanked_out_and_declared_ones_are_removed():
 
 
 def test_one_worker_at_a_time_has_the_folder_and_stops_when_it_is_taken_over(tmp_path):
-    with worked_on(tmp_path, take_over=False) as folder:
-        with pytest.raises(DpbnnError, match="is worked on by another process or thread"), worked_on(tmp_path, False):
+    with claimed(tmp_path, take_over=False) as folder:
+        with pytest.raises(DpbnnError, match="is worked on by another process or thread"), claimed(tmp_path, False):
             pass
         folder.check()
         (tmp_path / "owner").write_text('{"host": "elsewhere", "token": "another"}')
         with pytest.raises(DpbnnError, match="was taken over by a worker on elsewhere"):
             folder.check()
     (tmp_path / "ledger.json").write_text("{}")
-    with pytest.raises(DpbnnError, match="belongs to a worker on elsewhere"), worked_on(tmp_path, False):
+    with pytest.raises(DpbnnError, match="belongs to a worker on elsewhere"), claimed(tmp_path, False):
         pass
-    with worked_on(tmp_path, take_over=True) as folder:
+    with claimed(tmp_path, take_over=True) as folder:
         folder.remove()
     assert not tmp_path.exists()
 
 
 def test_without_a_folder_nothing_is_kept():
-    nowhere = Unfinished()
+    nowhere = FitFolder()
     nowhere.check()
     nowhere.remove()
     assert (nowhere.ledger, nowhere.training) == (None, None)

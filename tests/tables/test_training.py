@@ -12,11 +12,11 @@ from dpbnn.errors import DpbnnError
 from dpbnn.prediction import RealPrediction
 from dpbnn.tables import training
 from dpbnn.tables.settings import NOISE_LEVEL, Facts
-from dpbnn.tables.terms import Unfinished, settled
+from dpbnn.tables.terms import FitFolder, terms_for
 from dpbnn.tables.training import in_units, train
 from tests.spending import Watch
 
-FACTS = Facts(rows=2000, columns=1, features=1, outputs=1, epsilon=5.0, delta=1e-5, is_regression=True, method="sgd")
+FACTS = Facts(rows=2000, columns=1, classes=None, epsilon=5.0, delta=1e-5, method="sgd")
 GIVEN = {"batch_size": 2000, "epochs": 40, "learning_rate": 1.0, "hidden": []}
 
 
@@ -28,7 +28,7 @@ def rows(noise):
 
 @pytest.mark.parametrize("noise", [0.05, 0.2])
 def test_the_noise_level_of_targets_is_bought_after_training_and_is_theirs(noise, monkeypatch):
-    watch, terms = Watch()(monkeypatch), settled(FACTS, GIVEN)
+    watch, terms = Watch()(monkeypatch), terms_for(FACTS, GIVEN)
     draft = train(*rows(noise), terms, terms.ledger(), seed=0)
     assert watch.purposes == [NOISE_LEVEL]
     assert watch.epsilons == [terms.chosen.noise_epsilon]
@@ -36,21 +36,21 @@ def test_the_noise_level_of_targets_is_bought_after_training_and_is_theirs(noise
 
 
 def test_a_worker_whose_fit_was_taken_over_does_not_train(monkeypatch):
-    class Lost(Unfinished):
+    class Lost(FitFolder):
         def check(self):
             raise DpbnnError("taken over")
 
-    terms = settled(FACTS, GIVEN)
+    terms = terms_for(FACTS, GIVEN)
     monkeypatch.setattr(training, "prepared", lambda *_: pytest.fail("it trains"))
     with pytest.raises(DpbnnError, match="taken over"):
-        train(*rows(0.1), terms, terms.ledger(), unfinished=Lost())
+        train(*rows(0.1), terms, terms.ledger(), folder=Lost())
 
 
 def test_before_training_nothing_is_believed():
-    terms = settled(FACTS, GIVEN | {"hidden": [7]})
-    network = training._network(terms.facts, terms.chosen, seed=0)
+    terms = terms_for(FACTS, GIVEN | {"hidden": [7]})
+    network = training._network(1, terms.facts, terms.chosen, seed=0)
     assert not network(torch.randn(5, 1)).any()
-    again = training._network(terms.facts, terms.chosen, seed=0)
+    again = training._network(1, terms.facts, terms.chosen, seed=0)
     assert all(torch.equal(one, other) for one, other in zip(network.parameters(), again.parameters(), strict=True))
 
 

@@ -1,6 +1,6 @@
 """Runs with and without one person: how far canaries move the clipped sum, and what steps release.
 
-A person has as many rows as the plan allows, all of them the same: they move the sum the same way, as far as they can.
+A person has as many rows as the plan allows. All are equal, so that they move the sum the same way, as far as they can.
 All records are in every batch.
 """
 
@@ -25,36 +25,38 @@ from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.training.run import Run, prepared
 from dpbnn.types import Draws
 
-__all__ = ["Attack", "Seen", "Target"]
+__all__ = ["OTHERS", "Attack", "Releases", "Target"]
 
+OTHERS = 20
+"""Records beside the person's."""
 NOT_FINITE = (math.nan, math.inf, 1e30)
-"""What a whole record is filled with; squares of the last one overflow float32."""
+"""Values that fill a whole record; squares of the last one overflow float32."""
 ROUNDING = 1e-6
 MOST_RELEASES, FEWEST_RELEASES, FEWEST_OF_A_LEVEL = 4000, 40, 4
 MOST_NUMBERS = 4096
-"""Of each release that are looked at one by one."""
+"""The most numbers of each release that are used one by one."""
 COMPLETE_NUMBERS = 2**21
-"""Of releases that are looked at as a whole."""
+"""How many numbers of complete releases are used."""
 PATH_STEPS, FEWEST_PATH_STEPS, PATH_NUMBERS, PATH_MOVE = 16, 4, 20_000, 0.1
-"""Of a run that is followed, and how far its noise moves a weight in each step."""
+"""The length of a run that is followed, and how far its noise moves a weight in each step."""
 FEW = 20
-"""Others beside the canaries whose moves are compared: to a canary it makes no difference who they are."""
+"""How many others are in the batch when the moves of canaries are compared: who they are makes no difference."""
 BARE_NUMBERS = 4_000
-"""Of releases of no records that are looked at."""
+"""How many numbers of releases of no records are used."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is attacked; `others` is the number of records beside the person's."""
+    """What is attacked: the arguments of `audit_mechanism`; `others` is the number of records beside the person's."""
 
     model: nn.Module
     likelihood: Likelihood
     x: Tensor
     y: Tensor
     plan: PrivacyPlan
-    method: Method[Any]
-    execution: Execution | None
-    others: int
+    method: Method[Any] = field(default_factory=lambda: SGD(1.0))
+    execution: Execution | None = None
+    others: int = OTHERS
 
     def run(self, x: Tensor, y: Tensor, plan: PrivacyPlan, method: Method[Any] | None = None) -> Run:
         """A run on these records, ready to begin, with all of them in every batch."""
@@ -65,14 +67,14 @@ class Target:
 
 
 @dataclass
-class Seen:
-    """What was seen of a run's releases, step by step.
+class Releases:
+    """The releases of a run, step by step.
 
     Args:
-        residuals: some numbers, less the clipped sum, in units of the noise that is claimed.
-        complete: all numbers of the first releases, in the same units.
+        residuals: the noise on some numbers of each release, in units of the claimed noise.
+        complete: the noise on all numbers of the first releases, in the same units.
         scores: how far each release lies in the direction of the person, in clip norms.
-        types: of what is released.
+        types: the dtypes of a release.
     """
 
     residuals: list[np.ndarray] = field(default_factory=list)
@@ -82,7 +84,7 @@ class Seen:
 
 
 class Attack:
-    """One target, and the canaries for it; every level of the plan has `each` steps."""
+    """A target with its canaries; every level of the attacked plan has `steps_per_level` steps."""
 
     def __init__(self, target: Target, observations: int) -> None:
         self.target, self.rows = target, target.plan.max_records_per_person
@@ -91,53 +93,51 @@ class Attack:
         self.checked = probe.work.checked
         self.canaries, self.others = canaries_and_others(self.checked, *self.nothing, target.others)
         of_nothing = probe.clipped_sum(0, *self.nothing).gradients
-        self.of_nothing = flat(of_nothing)
+        self.sum_of_nothing = flat(of_nothing)
         self.form = "joint BBP" if isinstance(target.method.weights(probe.state, 0), Draws) else "ordinary"
         self.weights = sum(values.numel() for values in self.checked.objective.parameters.values())
-        self.chosen, self.tensors = _some_of_each([of_nothing[name].numel() for name in sorted(of_nothing)])
+        self.places, self.tensors = _some_of_each([of_nothing[name].numel() for name in sorted(of_nothing)])
         self.levels = levels_of(target.plan)
-        releases = min(MOST_RELEASES, max(FEWEST_RELEASES, math.ceil(observations / 2 / len(self.chosen))))
-        self.each = max(FEWEST_OF_A_LEVEL, math.ceil(releases / len(self.levels)))
-        self.plan = self._with_steps(self.each)
+        releases = min(MOST_RELEASES, max(FEWEST_RELEASES, math.ceil(observations / 2 / len(self.places))))
+        self.steps_per_level = max(FEWEST_OF_A_LEVEL, math.ceil(releases / len(self.levels)))
+        self.plan = self._with_steps(self.steps_per_level)
 
     def _with_steps(self, each: int) -> PrivacyPlan:
-        """The plan with so many steps of each level."""
-        noise, norm = (
-            repeated([getattr(level, name) for level in self.levels], each) for name in ("noise", "clip_norm")
-        )
+        """The plan with `each` steps of every level."""
+        noise = repeated([level.noise for level in self.levels], each)
+        norm = repeated([level.clip_norm for level in self.levels], each)
         return replace(self.target.plan, steps=each * len(self.levels), noise_multiplier=noise, clip_norm=norm)
 
     def canary(self, index: int, rows: int = 1) -> Records:
-        """One canary as so many equal rows."""
+        """One canary, as `rows` equal rows."""
         x, y = (values[[index] * rows] for values in self.canaries)
         return x, y
 
     def _beside(self, records: Records, plan: PrivacyPlan | None = None) -> Run:
-        """A run on the others and, behind them, these records."""
+        """A run on the others, followed by these records."""
         x, y = (torch.cat(parts) for parts in zip(self.others, records, strict=True))
         return self.target.run(x, y, plan or self.plan)
 
     def moves(self) -> list[Tensor]:
         """How each canary moves the clipped sum: in one run, so that secret draws of the model are the same."""
-        probe, few = Probe(self._beside(self.canaries)), list(range(self.target.others))[:FEW]
+        probe, others = Probe(self._beside(self.canaries)), self.target.others
+        few, canaries = range(min(others, FEW)), range(others, others + len(self.canaries[0]))
         without = probe.clipped(0, few)
-        return [
-            probe.clipped(0, [*few, self.target.others + index]) - without for index in range(len(self.canaries[0]))
-        ]
+        return [probe.clipped(0, [*few, canary]) - without for canary in canaries]
 
     def move_of(self, records: Records) -> Tensor:
-        """How records move it together."""
+        """How these records move the clipped sum together."""
         probe = Probe(self._beside(records))
         return probe.clipped(0) - probe.clipped(0, range(self.target.others))
 
-    def moves_elsewhere(self, index: int) -> Iterator[float]:
-        """How far a canary moves it as the first record and in the middle, where nothing is drawn by place."""
+    def lengths_elsewhere(self, index: int) -> Iterator[float]:
+        """How far a canary moves the sum as the first record and in the middle, if no weights or masks are drawn."""
         probe, others = Probe(self._beside(self.canary(index))), list(range(self.target.others))
         for place in (0, len(others) // 2) if probe.is_fixed else ():
             rows = [*others[:place], len(others), *others[place:]]
             yield float((probe.clipped(0, rows) - probe.clipped(0, others)).norm())
 
-    def ignores_what_is_no_number(self) -> bool:
+    def ignores_nan_and_infinity(self) -> bool:
         """Whether NaN and infinity in a record leave the sum as it is, or at least within the clip norm."""
         x, y = self.canary(0)
         if not x.is_floating_point():
@@ -145,8 +145,8 @@ class Attack:
         limit = self.levels[0].clip_norm * (1 + ROUNDING)
         return all(float(self.move_of((torch.full_like(x, bad), y)).norm()) <= limit for bad in NOT_FINITE)
 
-    def of_every_level(self, index: int) -> tuple[float, Check]:
-        """How far a canary moves it at most, in clip norms, and the noise there: first steps, and the last."""
+    def at_every_level(self, index: int) -> tuple[float, Check]:
+        """In each level's first step and the last step: how far a canary moves the sum, in clip norms; the noise."""
         run, furthest, chances = self._beside(self.canary(index), self.target.plan), 0.0, []
         last = self.target.plan.steps - 1, self.levels[-1]
         for step, level in [*((level.first_step, level) for level in self.levels), last]:
@@ -159,16 +159,16 @@ class Attack:
         name = "every level of the plan has its noise, to the last step"
         return furthest, Check(name, min(1.0, len(chances) * min(chances)))
 
-    def seen(self, index: int) -> tuple[Seen, Seen]:
+    def releases(self, index: int) -> tuple[Releases, Releases]:
         """Releases with a person in them who is this canary, and releases without.
 
         Where every step has other weights or masks, the person moves each of them in a direction of its own.
         """
         probes = [Probe(self._beside(self.canary(index, rows))) for rows in (self.rows, 0)]
-        is_fixed, sides = probes[0].is_fixed, (Seen(), Seen())
+        is_fixed, sides = probes[0].is_fixed, (Releases(), Releases())
         for step in range(self.plan.steps):
-            level = self.levels[step // self.each]
-            if step % self.each == 0 or not is_fixed:
+            level = self.levels[step // self.steps_per_level]
+            if step % self.steps_per_level == 0 or not is_fixed:
                 sums = [probe.clipped(step) for probe in probes]
                 move = sums[0] - probes[0].clipped(step, range(self.target.others))
                 direction = move / move.norm().clamp_min(1e-30)
@@ -176,7 +176,7 @@ class Attack:
                 released = probe.released(step).gradients
                 numbers = flat(released)
                 noise = (numbers - clipped) / level.scale
-                side.residuals.append(noise[self.chosen].numpy())
+                side.residuals.append(noise[self.places].numpy())
                 if step < max(1, COMPLETE_NUMBERS // 2 // len(noise)):
                     side.complete.append(noise.float().numpy())
                 side.scores.append(float(numbers @ direction) / level.clip_norm)
@@ -184,13 +184,13 @@ class Attack:
         return sides
 
     def bare_noise(self) -> np.ndarray:
-        """Numbers of releases of no records, as they come."""
+        """Some numbers of releases of no records."""
         probe = Probe(self.target.run(*self.nothing, self.plan))
-        steps = range(min(self.each, math.ceil(BARE_NUMBERS / len(self.of_nothing))))
+        steps = range(min(self.steps_per_level, math.ceil(BARE_NUMBERS / len(self.sum_of_nothing))))
         return np.concatenate([flat(probe.released(step).gradients).numpy()[:BARE_NUMBERS] for step in steps])
 
-    def path(self, name: str, records: Records) -> Check:
-        """Follow weights as `fit` moves them: what they move by, less the clipped sum, is noise of the claimed size."""
+    def followed(self, name: str, records: Records) -> Check:
+        """Follow weights as `fit` moves them: each move, less the clipped sum, is noise of the claimed size."""
         steps = max(FEWEST_PATH_STEPS, min(PATH_STEPS, math.ceil(PATH_NUMBERS / self.weights)))
         each, size = math.ceil(steps / len(self.levels)), max(1, len(records[0]))
         rate = PATH_MOVE * size / max(level.scale for level in self.levels)
@@ -205,7 +205,7 @@ class Attack:
 
 
 def _some_of_each(sizes: list[int]) -> tuple[Tensor, np.ndarray]:
-    """Places of numbers, from all tensors, and of which tensor each is."""
+    """Places of some numbers of each tensor, and which tensor each belongs to."""
     share, starts = max(1, MOST_NUMBERS // len(sizes)), np.cumsum([0, *sizes])
     places = [start + torch.randperm(size)[:share] for start, size in zip(starts, sizes, strict=False)]
     return torch.cat(places), np.repeat(np.arange(len(sizes)), [len(chosen) for chosen in places])

@@ -1,12 +1,12 @@
-"""Lower bounds on epsilon from what an attack saw, each too high with at most a stated probability.
+"""Lower bounds on epsilon from observations of an attack, each too high with at most a stated probability.
 
-Two facts are used. A mechanism that is (epsilon, delta)-private confuses every attacker at least so much, so that an
-attacker's success bounds epsilon from below. And a Gaussian mechanism is known up to one number, its noise in units of
-how far a record moves the output, so that a bound on that number bounds epsilon of a whole run.
+Two facts are used. An (epsilon, delta)-private mechanism limits every attacker's success, so that success bounds
+epsilon from below. And one number describes a Gaussian mechanism, its noise in units of how far a record moves the
+output, so that a bound on this number bounds epsilon of a whole run.
 
-    noise_multiplier_bounds    from the scores of canaries that were in, and of those that were out
+    noise_multiplier_bounds    from scores of releases with and without a canary
     epsilon_of_noise           of a run with that noise, by optimistic privacy loss distributions
-    epsilon_by_counts          from how often a threshold on scores is right: no shape is assumed
+    epsilon_by_counts          from how often a threshold on scores is right, for noise of any shape
     epsilon_of_guesses         from one run with many canaries (Steinke, Nasr and Jagielski 2023)
 """
 
@@ -33,21 +33,21 @@ __all__ = [
 LARGEST_EPSILON = 50.0
 GRIDS, WORTHWHILE, MORE_THAN_ENOUGH = (1e-3, 1e-4, 1e-5), 0.02, 10.0
 FAR_OUT = 10.0
-"""Standard deviations."""
+"""In standard deviations: losses beyond are left out."""
 LEAST_NOISE = 0.4
-"""For each record of a person. Below it privacy loss distributions need more memory than there is; with more noise,
-epsilon is only smaller."""
+"""The least noise multiplier for each record of a person: with less, privacy loss distributions need too much memory,
+and with more, epsilon is only smaller."""
 NEGLIGIBLE = 1e-30
-"""Weights that are left out, which makes epsilon only smaller."""
+"""Probabilities below are left out, which makes epsilon only smaller."""
 TOLERANCE = 1e-10
-"""Of a search for epsilon; subtracted from its result."""
+"""The precision of a search for epsilon, subtracted from its result."""
 
 
 def noise_multiplier_bounds(inside: np.ndarray, outside: np.ndarray, confidence: float) -> tuple[float, float]:
-    """Of a Gaussian mechanism, from scores of canaries that were in and of others that were not.
+    """Bounds on the noise multiplier of a Gaussian mechanism, from scores with and without the canary.
 
-    The noise is their standard deviation (chi-squared), how far a canary moves them the difference of their means
-    (normal). Each side of each is wrong with a quarter of ``1 - confidence``.
+    The noise is the standard deviation of the scores (chi-squared), and the canary moves them by the difference of
+    their means (normal). Each bound on each is wrong with a quarter of ``1 - confidence``.
 
     Guarantees:
         The true multiplier is outside with a probability of at most ``1 - confidence``.
@@ -63,7 +63,7 @@ def noise_multiplier_bounds(inside: np.ndarray, outside: np.ndarray, confidence:
 
 
 def spread_bounds(values: np.ndarray, confidence: float) -> tuple[float, float]:
-    """Of the standard deviation of a Gaussian of mean zero; each is wrong with half of ``1 - confidence``."""
+    """Bounds on the standard deviation of a Gaussian of mean zero; each is wrong with half of ``1 - confidence``."""
     wrong = (1 - confidence) / 2
     squares = float((values**2).sum())
     return math.sqrt(squares / chi2.isf(wrong, values.size)), math.sqrt(squares / chi2.ppf(wrong, values.size))
@@ -73,10 +73,10 @@ def spread_bounds(values: np.ndarray, confidence: float) -> tuple[float, float]:
 def epsilon_of_noise(
     noise_levels: tuple[tuple[float, int], ...], sampling_rate: float, delta: float, records: int = 1
 ) -> float:
-    """Of a run whose noise multipliers, over so many steps each, are at most these: never above the true epsilon.
+    """A lower bound on epsilon of a run whose noise multipliers, each with its number of steps, are at most these.
 
-    The person has so many records, which all move the sum the same way. Where all records are in every batch the
-    result is exact. Elsewhere losses are rounded in the run's favour, on grids that get finer while that says more.
+    All of the person's `records` move the sum the same way. Where all records are in every batch the result is exact.
+    Elsewhere losses are rounded in the run's favour, on grids that get finer as long as this shows more.
     """
     if any(math.isinf(noise) for noise, _ in noise_levels):
         return 0.0
@@ -98,7 +98,7 @@ def epsilon_of_noise(
 
 
 def _losses(noise: float, sampling_rate: float, interval: float, records: int) -> Any:
-    """Of one step that a person is removed from, rounded down to the grid; losses far out are left out.
+    """Privacy losses of one step when the person is removed, rounded down to the grid; losses far out are left out.
 
     The loss ``log sum_j b_j e^((2 j x - j^2) / (2 s^2))``, with x from ``sum_j b_j N(j, s^2)`` and b_j the probability
     that j of the person's records are in the batch, grows with x: above an x it is at least that of x.
@@ -125,9 +125,9 @@ def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[flo
 
 
 def epsilon_by_counts(inside: np.ndarray, outside: np.ndarray, delta: float, confidence: float) -> float:
-    """From a threshold that one half of the scores chooses and the other half tries, in either direction.
+    """A lower bound on epsilon from a threshold that one half of the scores chooses and the other half tries.
 
-    P(above | in) <= e^epsilon P(above | out) + delta, and likewise for what is below and exchanged.
+    P(above | in) <= e^epsilon P(above | out) + delta, and likewise for P(below) with in and out exchanged.
     """
     (choose_in, try_in), (choose_out, try_out) = (np.array_split(scores, 2) for scores in (inside, outside))
     thresholds = np.quantile(np.concatenate([choose_in, choose_out]), np.linspace(0.001, 0.999, 200))
@@ -144,9 +144,10 @@ def epsilon_by_counts(inside: np.ndarray, outside: np.ndarray, delta: float, con
 
 
 def epsilon_of_guesses(right: int, guesses: int, canaries: int, delta: float, confidence: float) -> float:
-    """From one run: of `canaries`, each in or out by a coin, so many were guessed, and so many guesses were right.
+    """A lower bound on epsilon from one run, in which `right` of the `guesses` about `canaries` are right.
 
-    Were the run (epsilon, delta)-private, as many right guesses would have at most the probability
+    A coin decides whether a canary is in. Were the run (epsilon, delta)-private, so many right guesses would have at
+    most the probability
 
         P(B >= v) + 2 m delta max_i P(v > B >= v - i) / i        B: binomial(guesses, 1 / (1 + e^-epsilon))
 
@@ -166,7 +167,7 @@ def epsilon_of_guesses(right: int, guesses: int, canaries: int, delta: float, co
 
 
 def probability_of_guesses(right: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
-    """The most that so many right guesses can have in a run that is (epsilon, delta)-private."""
+    """The largest probability of so many right guesses in a run that is (epsilon, delta)-private."""
     share = 1 / (1 + math.exp(-epsilon))
     below = binom.pmf(np.arange(right - 1, -1, -1), guesses, share).cumsum() / np.arange(1, right + 1)
     return float(binom.sf(right - 1, guesses, share) + 2 * canaries * delta * below.max())

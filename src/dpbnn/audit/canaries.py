@@ -1,4 +1,4 @@
-"""Synthetic records: canaries, of which each may be the person, and the others beside them."""
+"""Synthetic records: canaries, each of which may be the person, and the others beside them."""
 
 import math
 
@@ -11,14 +11,14 @@ from dpbnn.clipping.check.synthetic import synthetic_records
 __all__ = ["canaries_and_others"]
 
 SCALES = (0.0, 0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 1e4)
-"""What synthetic inputs are multiplied with: gradients of all sizes follow, tiny ones and huge ones."""
+"""Factors of synthetic inputs, which give gradients of all sizes, tiny and huge."""
 TRIED_TARGETS = 4
 
 Records = tuple[Tensor, Tensor]
 
 
 def canaries_and_others(checked: CheckedModel, x: Tensor, y: Tensor, others: int) -> tuple[Records, Records]:
-    """Canaries are far out, near zero and in a single input, with targets that are likely and unlikely."""
+    """Canaries far out, near zero and in a single input, with likely and unlikely targets; and the others."""
     made_x, made_y = synthetic_records(checked.objective, x, y, others + 2 * len(SCALES), checked.num_outputs)
     inputs, targets = _far_out(made_x[others:]), _far_out(made_y[others:])
     canaries = torch.cat([inputs, inputs]), torch.cat([targets, _likely_targets(checked, inputs, y)])
@@ -26,7 +26,7 @@ def canaries_and_others(checked: CheckedModel, x: Tensor, y: Tensor, others: int
 
 
 def _far_out(values: Tensor) -> Tensor:
-    """Inputs or targets at several scales; of records in the second half, all numbers but the first are zero."""
+    """Inputs or targets at several scales; in the second half of the records only the first number is not zero."""
     if not values.is_floating_point():
         return values
     scaled = values * torch.tensor(SCALES * 2, dtype=values.dtype).reshape(-1, *[1] * (values.dim() - 1))
@@ -35,7 +35,7 @@ def _far_out(values: Tensor) -> Tensor:
 
 
 def _likely_targets(checked: CheckedModel, x: Tensor, y: Tensor) -> Tensor:
-    """Of some synthetic targets of each record the one with the least loss: its gradient is small."""
+    """For each record the synthetic target with the least loss of several: its gradient is small."""
     objective = checked.objective
     weights = objective.model_weights() | checked.likelihood_weights
     drawn = [objective.likelihood.synthetic_targets(y, len(x), checked.num_outputs) for _ in range(TRIED_TARGETS)]

@@ -1,23 +1,23 @@
-"""What is sent through single steps: the plan as it is in networks of all kinds, and the same code with other settings.
+"""Targets of attacks on single steps: the plan as it is, in networks of all kinds, and the code with other settings.
 
-Of the settings in `COVERING` any two values meet in at least one case.
+Any two values of the settings in `COVERING` meet in at least one target.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dpbnn.audit.attack import Target
 from dpbnn.audit.claim import levels_of
 from dpbnn.device.execution import Execution
 from dpbnn.methods import BBP
-from dpbnn.models.likelihoods import Categorical, HomoscedasticGaussian, Likelihood
+from dpbnn.models.likelihoods import Categorical, HomoscedasticGaussian
 from dpbnn.models.networks import CNN, MLP
 from dpbnn.privacy.plan import PrivacyPlan
 
-__all__ = ["COVERING", "FOR_QUICK", "Case", "Variation", "cases_of", "counted", "variations_of"]
+__all__ = ["COVERING", "FOR_QUICK", "Variation", "counted", "targets_of", "variations_of"]
 
 LARGE_BATCH = 4096
 """Records beside the person's, whose rows take the batch beyond what is summed in float32."""
@@ -26,21 +26,8 @@ MORE_NOISE, LARGER_NORM = 1.25, 2.0
 
 
 @dataclass(frozen=True)
-class Case:
-    """One attack on single steps; `how` has further arguments of `audit_mechanism`."""
-
-    name: str
-    model: nn.Module
-    likelihood: Likelihood
-    x: Tensor
-    y: Tensor
-    plan: PrivacyPlan
-    how: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class Variation:
-    """Settings other than the plan's: a plan with them makes a claim of its own."""
+    """Settings that replace the plan's; a plan with them makes a claim of its own."""
 
     clipping: str
     levels: int
@@ -51,7 +38,7 @@ class Variation:
 
     @property
     def name(self) -> str:
-        """In words."""
+        """The settings in words."""
         kinds = {"joint BBP": self.is_joint, "large batch": self.is_large_batch, "wide": self.is_wide}
         counts = counted(self.levels, "level"), counted(self.rows_per_person, "row")
         return ", ".join([f"{self.clipping} clipping", *counts, *(name for name, holds in kinds.items() if holds)])
@@ -76,14 +63,14 @@ class Variation:
             pure_epsilons=(),
         )
 
-    def case(self, plan: PrivacyPlan) -> Case:
-        """The attack on it."""
+    def target(self, plan: PrivacyPlan) -> Target:
+        """A network that is trained under the plan with these settings."""
         columns, hidden = (800, 660) if self.is_wide else (6, 16)
         how: dict[str, Any] = {"others": LARGE_BATCH} if self.is_large_batch else {}
         if self.is_joint:
             how["method"] = BBP(1.0, form="joint", num_draws=2)
         x, y = torch.zeros(0, columns), torch.zeros(0, dtype=torch.long)
-        return Case(self.name, MLP(columns, [hidden], 3), Categorical(), x, y, self.plan(plan), how)
+        return Target(MLP(columns, [hidden], 3), Categorical(), x, y, self.plan(plan), **how)
 
 
 COVERING = (
@@ -95,13 +82,12 @@ COVERING = (
     Variation("automatic", 1, 3, is_joint=False, is_large_batch=True, is_wide=False),
 )
 FOR_QUICK = (COVERING[0], COVERING[1], COVERING[4])
-"""Has each value at least once."""
+"""Each value occurs at least once."""
 
 
-def variations_of(plan: PrivacyPlan, quick: bool) -> Iterator[Case]:
-    """The same code with settings other than the plan's."""
-    for variation in FOR_QUICK if quick else COVERING:
-        yield variation.case(plan)
+def variations_of(plan: PrivacyPlan, quick: bool) -> dict[str, Target]:
+    """The same code with settings other than the plan's, by what they are."""
+    return {variation.name: variation.target(plan) for variation in (FOR_QUICK if quick else COVERING)}
 
 
 class _Bare(nn.Module):
@@ -126,29 +112,32 @@ class _RecurrentNetwork(nn.Module):
         return self.head(self.cell(x)[0][:, -1])
 
 
-def cases_of(plan: PrivacyPlan, quick: bool) -> Iterator[Case]:
+def targets_of(plan: PrivacyPlan, quick: bool) -> dict[str, Target]:
     """The plan as it is, in all engines, layers of all kinds and micro-batches; on a GPU in captured steps too."""
     labels, numbers = torch.zeros(0, dtype=torch.long), torch.zeros(0, 1)
     rows = torch.zeros(0, 6)
 
-    def case(name: str, model: nn.Module, x: Tensor = rows, y: Tensor = labels, **how: Any) -> Case:
+    def target(model: nn.Module, x: Tensor = rows, y: Tensor = labels, **how: Any) -> Target:
         likelihood = HomoscedasticGaussian() if y is numbers else Categorical()
-        return Case(name, model, likelihood, x, y, plan, how)
+        return Target(model, likelihood, x, y, plan, **how)
 
-    yield case("book-keeping, MLP", MLP(6, [16], 3))
-    yield case("written out, bare parameters", _Bare())
-    small = Execution(micro_batch_size=8)
-    yield case("micro-batches, learned noise", MLP(6, [16], 1), y=numbers, execution=small)
+    targets = {
+        "book-keeping, MLP": target(MLP(6, [16], 3)),
+        "written out, bare parameters": target(_Bare()),
+        "micro-batches, learned noise": target(MLP(6, [16], 1), y=numbers, execution=Execution(micro_batch_size=8)),
+    }
     if torch.cuda.is_available():
-        yield case("captured steps on a GPU, MLP", MLP(6, [16], 3).cuda())
+        targets["captured steps on a GPU, MLP"] = target(MLP(6, [16], 3).cuda())
     if quick:
-        return
-    yield case("several draws, joint BBP", MLP(6, [16], 3), method=BBP(1.0, form="joint", num_draws=2))
-    yield case("book-keeping, CNN", CNN(), torch.zeros(0, 1, 28, 28))
-    yield case("book-keeping, wide", MLP(700, [800], 3), torch.zeros(0, 700))
-    yield case("one by one, GRU", _RecurrentNetwork(), torch.zeros(0, 4, 3))
+        return targets
     frozen = nn.Sequential(nn.Linear(6, 8).requires_grad_(False), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
-    yield case("book-keeping, layer norm on a frozen layer", frozen)
+    return targets | {
+        "several draws, joint BBP": target(MLP(6, [16], 3), method=BBP(1.0, form="joint", num_draws=2)),
+        "book-keeping, CNN": target(CNN(), torch.zeros(0, 1, 28, 28)),
+        "book-keeping, wide": target(MLP(700, [800], 3), torch.zeros(0, 700)),
+        "one by one, GRU": target(_RecurrentNetwork(), torch.zeros(0, 4, 3)),
+        "book-keeping, layer norm on a frozen layer": target(frozen),
+    }
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""What a plan claims, read off its settings alone: none of its own arithmetic is trusted.
+"""What a plan claims, by its settings alone: its own arithmetic is not trusted.
 
 >>> from dpbnn.privacy.plan import PrivacyPlan
 >>> plan = PrivacyPlan(100, 10, 5, clip_norm=1.0, noise_multiplier=((2.0, 3), (3.0, 2)), delta=1e-5)
@@ -19,7 +19,7 @@ from dpbnn.schedule import by_step
 __all__ = ["Level", "epsilon_shown", "levels_of", "repeated"]
 
 MOST_COMPOSED = 8
-"""Noise multipliers that are composed: more would take longer than seconds."""
+"""The most noise multipliers that are composed; more would take longer than seconds."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Level:
 
 
 def levels_of(plan: PrivacyPlan) -> tuple[Level, ...]:
-    """All levels of a plan, in their order."""
+    """All levels of a plan, in order."""
     levels, first_step = [], 0
     noises, norms = (by_step(schedule, plan.steps) for schedule in (plan.noise_multiplier, plan.clip_norm))
     for (noise, clip_norm), steps in groupby(zip(noises, norms, strict=True)):
@@ -48,15 +48,15 @@ def levels_of(plan: PrivacyPlan) -> tuple[Level, ...]:
 
 
 def repeated(values: Sequence[float], steps: int) -> float | tuple[tuple[float, int], ...]:
-    """A schedule in which each value lasts for so many steps."""
+    """A schedule in which each value lasts for `steps` steps."""
     runs = tuple((value, steps * len(list(same))) for value, same in groupby(values))
     return runs[0][0] if len(runs) == 1 else runs
 
 
 def epsilon_shown(plan: PrivacyPlan, less: float = 1.0) -> float:
-    """The epsilon that a run under the plan has at least, if its noise is `less` times what is claimed.
+    """A lower bound on epsilon of a run under the plan, if its noise is `less` times what the plan claims.
 
-    Of many noise multipliers, neighbours are counted as the largest of them, which costs no more.
+    Where there are many noise multipliers, neighbours count as the largest of them, which costs no more.
     """
     steps: Counter[float] = Counter()
     for level in levels_of(plan):

@@ -1,4 +1,4 @@
-"""Which settings attacks on single steps had, and which they had not: as data and in words."""
+"""Which settings attacks on single steps had, and which they lacked: as data and in words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +21,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "records": ("a small batch", "a large batch"),
     "weights": ("a small network", "a wide network"),
 }
-"""Settings that may meet, and the values of each: a large batch is summed in float64, and the noise of a wide network
-is drawn in several chunks."""
+"""Settings with their values. A large batch is summed in float64; noise of a wide network comes in several chunks."""
 NEVER = (
     "half precision",
     "checkpoints and resumed runs",
@@ -33,12 +32,12 @@ NEVER = (
 
 @dataclass(frozen=True)
 class Coverage:
-    """Settings that some attacks had.
+    """The settings of some attacks.
 
     Args:
         looked_at: the values of each setting, over all attacks.
         pairs: how many pairs of the values in `VALUES` there are.
-        pairs_not_met: those that no attack had at the same time.
+        pairs_not_met: the pairs that no attack had at the same time.
         not_looked_at: what no attack had at all, in words.
     """
 
@@ -61,7 +60,7 @@ class Coverage:
 def coverage_of(
     attacks: Sequence[MechanismAudit], further_records: int = 0, leaves_out: Sequence[str] = ()
 ) -> Coverage:
-    """Of some attacks; `further_records` were added up elsewhere, and `leaves_out` is what a shorter audit lacks."""
+    """The settings of attacks; `further_records` were summed elsewhere, `leaves_out` is what a quick audit lacks."""
     looked_at = {name: tuple(sorted({getattr(attack, name) for attack in attacks})) for name in [*VALUES, "engine"]}
     pairs = [pair for settings in combinations(VALUES.values(), 2) for pair in product(*settings)]
     met = {pair for attack in attacks for pair in combinations(_values(attack), 2)}

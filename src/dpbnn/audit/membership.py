@@ -1,8 +1,8 @@
-"""Whether a release's predictions tell members of the training data from others, by any of its own signals.
+"""Whether predictions of a release tell members of the training data from others.
 
-The attacker asks for predictions, and has the release's own uncertainty as a signal beside the likelihood of the
-target: a model that remembers a record is surer of it. The result bounds nothing unless membership was decided by
-coins, for which there is the audit of one run.
+The attacker asks for predictions, and uses the likelihood of the target and the release's uncertainty as signals: a
+model that remembers a record is surer of it. The result bounds epsilon only if coins decide who is a member, which is
+what the audit of one run is for.
 """
 
 import math
@@ -27,8 +27,8 @@ class Signal:
     """How well one signal tells members from others.
 
     Args:
-        auc: the probability that a member's is above another's: 0.5 tells nothing.
-        caught: members found at 1 % false alarms; by the guarantee at most e^epsilon times that, plus delta.
+        auc: the probability that a member's signal is above another record's; 0.5 tells nothing.
+        caught: the share of members found at 1 % false alarms.
     """
 
     auc: float
@@ -37,7 +37,7 @@ class Signal:
 
 @dataclass(frozen=True)
 class MembershipAudit:
-    """All signals of one release, on so many members and others."""
+    """All signals of one release; its guarantee allows `caught` to be at most `most_by_the_guarantee`."""
 
     members: int
     others: int
@@ -48,7 +48,7 @@ class MembershipAudit:
 def audit_membership(
     release: Release, members: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor]
 ) -> MembershipAudit:
-    """Attack with records that were trained on, and others like them. The result is as private as they are."""
+    """Attack with records that were trained on, and others like them. The result is as private as the records."""
     of_members, of_others = _signals(release, *members), _signals(release, *others)
     guarantee = release.guarantee
     most = min(1.0, math.exp(min(guarantee.epsilon, 50.0)) * FALSE_POSITIVES + guarantee.delta)
@@ -57,7 +57,7 @@ def audit_membership(
 
 
 def _signals(release: Release, x: Tensor, y: Tensor) -> dict[str, np.ndarray]:
-    """Each larger for records that the model seems to know."""
+    """Signals that are larger for records that the model seems to know."""
     prediction = release.predict(x, num_draws=DRAWS)
     signals = {"likelihood of the target": log_likelihoods(prediction, y)}
     if isinstance(prediction, ClassPrediction):

@@ -1,4 +1,4 @@
-"""What noise must look like: standard normal in units of what is claimed, and all numbers independent."""
+"""Checks of noise: in units of the claimed noise its numbers must be standard normal, and independent."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,25 +11,25 @@ from dpbnn.audit.checks import Check
 __all__ = ["checks_of_noise"]
 
 MOST_COMPARED = 1500
-"""Rows that are each compared with each other."""
+"""The most rows that are compared in pairs."""
 FAR = 3.5
-"""Standard deviations: beyond them noise that is cut off has nothing."""
+"""In standard deviations: noise that is cut off has nothing beyond."""
 FEWEST_PRODUCTS = 4096
-"""At a distance: of fewer, the sum is not normal so far out."""
+"""The fewest products at a distance: the sum of fewer is not normal so far out."""
 MOST_SORTED = 40_960
 MOST_ALIKE = 0.01
-"""The share of normals that are equal to another one; in float32 it is a thousandth."""
+"""The largest share of normals that equal another one; in float32 it is a thousandth."""
 
 
 def checks_of_noise(
     residuals: Sequence[np.ndarray], tensors: np.ndarray, complete: Sequence[np.ndarray], bare: np.ndarray
 ) -> Iterator[Check]:
-    """Compare noise with what it is claimed to be.
+    """Compare noise with the claimed noise.
 
     Args:
-        residuals: releases less their clipped sums, of each run ``[releases, numbers]``.
+        residuals: for each run, some numbers of its releases less the clipped sums, ``[releases, numbers]``.
         tensors: which tensor each number belongs to.
-        complete: the noise of whole releases, one after another, of each run.
+        complete: for each run, the noise of complete releases, one after another.
         bare: releases of no records.
     """
     together = np.concatenate(residuals)
@@ -50,16 +50,16 @@ def checks_of_noise(
 
 
 def _unrelated(name: str, rows: np.ndarray) -> Check:
-    """Of two rows that are independent, the product over the length of one is standard normal."""
+    """The product of two independent rows, over the length of one, is standard normal."""
     products = np.abs(rows @ rows.T) / np.maximum(np.linalg.norm(rows, axis=1), 1e-12)
     pairs = products[np.triu_indices(len(rows), 1)]
     return Check(name, min(1.0, pairs.size * float(2 * norm.sf(pairs.max()))) if pairs.size else 1.0)
 
 
 def _never_again(noise: np.ndarray) -> Check:
-    """Noise resembles itself at no distance: not between chunks, halves or tensors of a release, nor between releases.
+    """No stretch of noise repeats, in a release (chunks, halves, tensors) or between releases.
 
-    The sum of products at each distance, over the root of their number, is standard normal.
+    At each distance, the sum of products over the root of their number is standard normal.
     """
     name, number = "no stretch of noise comes again", len(noise)
     distances = np.arange(1, number - FEWEST_PRODUCTS)

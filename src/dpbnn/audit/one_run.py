@@ -1,8 +1,8 @@
-"""A whole training run with canaries in it, each by a coin: who was in is guessed from the release alone.
+"""A whole training run with canaries, each in the data by a coin: who was in is guessed from the release alone.
 
 Steinke, Nasr and Jagielski 2023: were the run (epsilon, delta)-private, guesses could not be right so often. One run is
-enough, as each canary has a coin to itself. The bound is loose by nature: a release shows far less than the steps of
-the run do, for which epsilon is accounted.
+enough, as each canary has its own coin. The bound is loose by nature: epsilon is accounted for all steps of the run,
+and a release shows far less than they do.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from dpbnn.training.fit import fit
 __all__ = ["OneRunAudit", "audit_method", "audit_training", "log_likelihoods"]
 
 SHARE_GUESSED = 0.2
-"""Of the canaries, those with the highest and with the lowest scores; fixed before anything is seen."""
+"""The share of canaries that are guessed, those with the highest and the lowest scores; fixed in advance."""
 CANARIES, LOUDNESS = 400, 10.0
 DRAWS = 30
 
@@ -37,8 +37,8 @@ class OneRunAudit:
         canaries: how many there were, each in the data by a coin.
         guesses: how many of them were guessed.
         right: how many guesses were right.
-        claimed_epsilon: by the plan.
-        epsilon: at least this, at the confidence.
+        claimed_epsilon: the plan's.
+        epsilon: a lower bound on the real one, at the confidence.
         check: whether so many right guesses are possible at the claimed epsilon.
     """
 
@@ -60,7 +60,7 @@ def audit_training(
     likelihood: Likelihood,
     confidence: float = 0.95,
 ) -> OneRunAudit:
-    """Train on canaries ``(x, y)``, each of which is in by a coin, and guess which were.
+    """Train on canaries ``(x, y)``, each of which is in the data by a coin, and guess which were.
 
     Guarantees:
         Guesses show an epsilon above the true one with a probability of at most ``1 - confidence``.
@@ -79,7 +79,7 @@ def audit_training(
 
 
 def audit_method(name: str, plan: PrivacyPlan, canaries: int = CANARIES, confidence: float = 0.95) -> OneRunAudit:
-    """`audit_training` of a registered method, with canaries as loud as can be: each has an input to itself."""
+    """`audit_training` of a registered method, with the loudest canaries: each has its own input."""
     x, y = LOUDNESS * torch.eye(canaries), torch.randint(2, (canaries,))
     entry = METHODS[name]
     model = MLP(canaries, (32,) if entry.has_dropout else (), 2, "tanh", 0.1 if entry.has_dropout else 0.0)
@@ -88,7 +88,7 @@ def audit_method(name: str, plan: PrivacyPlan, canaries: int = CANARIES, confide
 
 
 def log_likelihoods(prediction: Prediction, y: Tensor) -> np.ndarray:
-    """How likely each record's target is by a prediction."""
+    """The log-likelihood of each record's target under a prediction, up to a constant."""
     if isinstance(prediction, ClassPrediction):
         return np.log(prediction.probabilities.double().numpy()[np.arange(len(y)), y.numpy()] + 1e-12)
     variance = (prediction.aleatoric_variance + prediction.epistemic_variance).double()

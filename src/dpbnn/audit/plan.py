@@ -1,7 +1,7 @@
 """All attacks on one plan, and their results: as data, in words, and as a picture."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from dpbnn._warn import muted
-from dpbnn.audit.cases import Case, cases_of, counted, variations_of
+from dpbnn.audit.attack import Target
+from dpbnn.audit.cases import counted, targets_of, variations_of
+from dpbnn.audit.checks import Checked
 from dpbnn.audit.claim import levels_of
 from dpbnn.audit.coverage import Coverage, coverage_of
 from dpbnn.audit.mechanism import MechanismAudit, audit_mechanism
@@ -40,11 +42,11 @@ class Audit:
     """What all attacks on a plan show.
 
     Args:
-        claimed_epsilon: by the plan, as `delta`, `unit`, whom it protects, and the settings with which it was attacked.
+        claimed_epsilon: the plan's, as are `delta`, `unit` (whom it protects) and the settings that follow.
         confidence: of each bound.
         is_quick: whether models and settings were left out.
         mechanism: attacks on single steps under this very plan, by engine and model.
-        variations: the same code with other settings, each with a claim of its own.
+        variations: attacks on the same code with other settings, each with a claim of its own.
         one_run: attacks on whole runs, by method.
     """
 
@@ -76,17 +78,17 @@ class Audit:
 
     @property
     def _attacks(self) -> list[MechanismAudit]:
-        """On single steps."""
+        """All attacks on single steps."""
         return [*self.mechanism.values(), *self.variations.values()]
 
     @property
     def alarms(self) -> list[str]:
         """The checks that failed: each speaks against the claim."""
-        checks = [(name, attack.checks) for name, attack in (*self.mechanism.items(), *self.variations.items())]
-        checks += [("rounding", self.rounding.checks), ("randomness", self.randomness.checks)]
-        checks += [("sampling", self.sampling.checks)]
-        checks += [(f"one run by {name}", (run.check,)) for name, run in self.one_run.items()]
-        return [f"{name}: failed: {check.name}" for name, some in checks for check in some if not check.holds]
+        attacks: dict[str, Checked] = {**self.mechanism, **self.variations}
+        attacks |= {"rounding": self.rounding, "randomness": self.randomness, "sampling": self.sampling}
+        checks = {name: attack.checks for name, attack in attacks.items()}
+        checks |= {f"one run by {name}": (run.check,) for name, run in self.one_run.items()}
+        return [f"{name}: failed: {check.name}" for name, some in checks.items() for check in some if not check.holds]
 
     def to_json(self) -> str:
         """All figures; null stands for infinity."""
@@ -157,8 +159,8 @@ def audit_plan(plan: PrivacyPlan, *, quick: bool = False, confidence: float = 0.
         A plan is attacked as it is: with its clipping style, levels and rows per person.
         Pairs of settings that did not meet are counted and named.
     """
-    cases, variations = list(cases_of(plan, quick)), list(variations_of(plan, quick))
-    runs, of_each_run = _of_one_run(CANARIES[quick]), 1 - (1 - confidence) / len(METHODS)
+    targets, variations = targets_of(plan, quick), variations_of(plan, quick)
+    plan_of_runs, confidence_of_runs = _plan_of_whole_run(CANARIES[quick]), 1 - (1 - confidence) / len(METHODS)
     rows = plan.max_records_per_person
     with muted(""):  # warnings of models that are slow on purpose, and of chains that are short
         return Audit(
@@ -170,13 +172,13 @@ def audit_plan(plan: PrivacyPlan, *, quick: bool = False, confidence: float = 0.
             rows_per_person=rows,
             confidence=confidence,
             is_quick=quick,
-            mechanism=_attacked(cases, OBSERVATIONS[quick], confidence, "attacking single steps", progress),
+            mechanism=_attacked(targets, OBSERVATIONS[quick], confidence, "attacking single steps", progress),
             variations=_attacked(variations, OF_VARIATIONS[quick], confidence, "with other settings", progress),
             rounding=audit_rounding(),
             randomness=audit_randomness(),
             sampling=audit_sampling(plan.sampling_rate),
             one_run={
-                name: audit_method(name, runs, CANARIES[quick], of_each_run)
+                name: audit_method(name, plan_of_runs, CANARIES[quick], confidence_of_runs)
                 for name in tracked(METHODS, "attacking whole runs", progress)
             },
             membership=_membership(),
@@ -184,25 +186,26 @@ def audit_plan(plan: PrivacyPlan, *, quick: bool = False, confidence: float = 0.
 
 
 def _attacked(
-    cases: Sequence[Case], observations: int, confidence: float, title: str, progress: bool
+    targets: Mapping[str, Target], observations: int, confidence: float, title: str, progress: bool
 ) -> dict[str, MechanismAudit]:
-    each: Any = {"observations": observations, "confidence": 1 - (1 - confidence) / len(cases)}
+    """Attack single steps of each target, with the confidence for all targets together."""
+    confidence = 1 - (1 - confidence) / len(targets)
     return {
-        case.name: audit_mechanism(case.model, case.likelihood, case.x, case.y, case.plan, **case.how, **each)
-        for case in tracked(cases, title, progress)
+        name: audit_mechanism(**vars(targets[name]), observations=observations, confidence=confidence)
+        for name in tracked(targets, title, progress)
     }
 
 
-def _of_one_run(records: int) -> PrivacyPlan:
-    """A run at an epsilon and a delta at which guesses that are all right would be as good as impossible."""
+def _plan_of_whole_run(records: int) -> PrivacyPlan:
+    """A plan whose epsilon and delta make it almost impossible that all guesses are right."""
     return PrivacyPlan.for_budget(
         epsilon=1.0, delta=1e-11, dataset_size=records, batch_size=records, steps=50, clip_norm=1.0
     )
 
 
 def _membership() -> MembershipAudit:
-    """Of a network that could remember every record."""
+    """Attack a network that could remember every record."""
     x, y = torch.randn(2 * MEMBERS, 40), torch.randint(2, (2 * MEMBERS,))
     members, others = (x[:MEMBERS], y[:MEMBERS]), (x[MEMBERS:], y[MEMBERS:])
-    how: Any = {"method": SGD(1.0), "plan": _of_one_run(MEMBERS), "likelihood": Categorical(), "progress": False}
+    how: Any = {"method": SGD(1.0), "plan": _plan_of_whole_run(MEMBERS), "likelihood": Categorical(), "progress": False}
     return audit_membership(fit(MLP(40, [64], 2), *members, **how), members, others)

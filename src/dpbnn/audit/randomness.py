@@ -1,10 +1,10 @@
-"""Whether secret random numbers are drawn once: not again in a later step, for another purpose or in another run.
+"""Whether secret random numbers are drawn only once: not again in a later step, for another purpose or in another run.
 
-streams    each purpose, step and part of a step has a generator of its own: at steps near powers of two, a power of
-           two apart, and at random
-asked for  sampling, masks, noise and the reading of records ask for different ones
-draws      the same of what comes out: noise, masks, batches, and what reading a record draws
-seeds      torch's generators on a CPU are in states that no seed of 32 bits leads to
+streams    each purpose, step and part of a step has its own generator; the steps lie near powers of two, a power of two
+           apart, and at random
+purposes   sampling, masks, noise and reading use different streams
+draws      noise, masks, batches, and what reading a record draws differ between steps and runs
+seeds      the states of torch's generators on a CPU come from no seed of 32 bits
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from dpbnn.audit.checks import Check
+from dpbnn.audit.checks import Check, Checked
 from dpbnn.device.generators import Generators, drawing_from
 from dpbnn.privacy.noise.randomness import MERSENNE_OFFSET, MERSENNE_WORDS, Randomness
 from dpbnn.privacy.noise.sampling import PoissonSampler
@@ -26,7 +26,7 @@ PURPOSES, PARTS = ("sampling", "noise", "model", "reading", "workers", *READERS)
 LARGEST_POWER, AT_RANDOM = 40, 200
 RUNS = 2
 MEMBERS = 200
-"""Records of which each is in a batch or not: no two batches are the same by chance."""
+"""So many records that no two batches are equal by chance."""
 WATCHED_STEPS = 200
 
 Draw = Callable[[Randomness, int], bytes]
@@ -34,13 +34,13 @@ Draw = Callable[[Randomness, int], bytes]
 
 
 @dataclass(frozen=True)
-class RandomnessAudit:
-    """What was seen of the numbers of some runs.
+class RandomnessAudit(Checked):
+    """How the random numbers of some runs compare.
 
     Args:
-        streams: that were compared.
-        largest_step: at which one was looked at.
-        checks: what must be so.
+        streams: how many were compared.
+        largest_step: the last step with a stream among them.
+        checks: what must hold.
     """
 
     streams: int
@@ -49,7 +49,7 @@ class RandomnessAudit:
 
 
 def audit_randomness() -> RandomnessAudit:
-    """Draw for steps near and far, and compare all with all."""
+    """Compare what is drawn in steps near and far, for all purposes, in several runs."""
     steps = _steps()
     runs = [Randomness.from_operating_system() for _ in range(RUNS)]
     streams = [
@@ -67,8 +67,12 @@ def audit_randomness() -> RandomnessAudit:
         "no two records draw the same to be read": _differ([_reading(runs[0], 0, row) for row in steps]),
         "masks and reading draw from more than 32 bits": not any(map(_has_32_bits, generators)),
     }
-    draws: dict[str, Draw] = {"have the same noise": _noise, "have the same masks": _mask}
-    draws |= {"have the same batch": _batch, "draw the same to read a record": _reading}
+    draws: dict[str, Draw] = {
+        "have the same noise": _noise,
+        "have the same masks": _mask,
+        "have the same batch": _batch,
+        "draw the same to read a record": _reading,
+    }
     if torch.cuda.is_available():
         draws["have the same noise on a GPU"] = partial(_noise, device="cuda")
     for words, draw in draws.items():
@@ -77,10 +81,10 @@ def audit_randomness() -> RandomnessAudit:
 
 
 def _steps() -> list[int]:
-    """Near powers of two, powers of two after one and the same step, and some at random."""
+    """Steps near powers of two, steps that lie a power of two after a common one, and some at random."""
     generator, powers = np.random.default_rng(), [2**power for power in range(LARGEST_POWER + 1)]
     start = int(generator.integers(1000))
-    near = {step + off for step in powers for off in (-1, 0, 1)}
+    near = {power + offset for power in powers for offset in (-1, 0, 1)}
     later = {start, *(start + power for power in powers)}
     return sorted(near | later | set(generator.integers(2**LARGEST_POWER, size=AT_RANDOM).tolist()))
 
@@ -113,7 +117,7 @@ def _uniform(generators: Generators) -> bytes:
 
 
 def _has_32_bits(generators: Generators) -> bool:
-    """Whether the state is that of a seed, which is its first word on a CPU."""
+    """Whether a seed leads to this state; on a CPU it would be the state's first word."""
     state = generators.on(torch.device("cpu")).get_state().numpy()
     words = slice(MERSENNE_OFFSET, MERSENNE_OFFSET + 8 * MERSENNE_WORDS)
     seed = int(state[words].view(np.uint64)[0])
@@ -121,21 +125,21 @@ def _has_32_bits(generators: Generators) -> bool:
 
 
 def _asks_apart() -> bool:
-    """Whether no stream is asked for by two of those who draw in a run."""
+    """Whether no stream is used for two purposes."""
     key = Randomness.from_operating_system().key
-    asked = [_asked(draw, key) for draw in (_noise, _batch, _mask, _reading)]
-    return len(set().union(*asked)) == sum(map(len, asked))
+    streams = [_streams_of(draw, key) for draw in (_noise, _batch, _mask, _reading)]
+    return len(set().union(*streams)) == sum(map(len, streams))
 
 
-def _asked(draw: Draw, key: bytes) -> set[tuple[str, int, int]]:
-    """The streams that are asked for to draw in the first steps."""
-    asked: set[tuple[str, int, int]] = set()
+def _streams_of(draw: Draw, key: bytes) -> set[tuple[str, int, int]]:
+    """The streams that are used to draw in the first steps."""
+    streams: set[tuple[str, int, int]] = set()
 
     class Watched(Randomness):
         def _derive(self, purpose: str, step: int, part: int) -> bytes:
-            asked.add((purpose, step, part))
+            streams.add((purpose, step, part))
             return super()._derive(purpose, step, part)
 
     for step in range(WATCHED_STEPS):
         draw(Watched(key), step)
-    return asked
+    return streams

@@ -1,7 +1,7 @@
-"""Whether a sum over many records is moved by more than the clip norm, because one record more rounds the others.
+"""Whether one more record moves a sum over many records by more than the clip norm, because the others round anew.
 
-A network of one weight, whose gradients all point the same way, so that sums get as large as they can. Stored in
-float32, a sum over 2^18 records of norm C is rounded by up to C / 64. With one record more it may be rounded as far the
+The network has one weight, and all gradients point the same way, so that sums get as large as they can. Stored in
+float32, a sum over 2^18 records of norm C is rounded by up to C / 64. With one more record it may be rounded as far the
 other way: together C / 32, where clipping leaves room for C / 200. The same holds for sums of parts.
 """
 
@@ -12,15 +12,12 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dpbnn.audit.checks import Check
-from dpbnn.audit.probe import Probe
+from dpbnn.audit.checks import Check, Checked
+from dpbnn.audit.probe import linear_probe
 from dpbnn.clipping.summation import LARGEST_PART
-from dpbnn.methods import SGD
-from dpbnn.models.likelihoods import HomoscedasticGaussian
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.training.run import prepared
 
 __all__ = ["RoundingAudit", "audit_rounding", "that_round_both_ways"]
 
@@ -31,13 +28,13 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
-class RoundingAudit:
-    """What was seen of sums over so many records.
+class RoundingAudit(Checked):
+    """How sums over a large batch are rounded.
 
     Args:
-        records: in a batch.
-        furthest: how far one more moves the sum, in clip norms.
-        checks: what must be so.
+        records: the size of the batch.
+        furthest: how far one more record moves the sum, in clip norms.
+        checks: what must hold.
     """
 
     records: int
@@ -46,16 +43,13 @@ class RoundingAudit:
 
 
 def audit_rounding(records: int = 2**18) -> RoundingAudit:
-    """Add up records that are hard to add up."""
+    """Sum gradients that are hard to sum."""
     level: Any = {"clip_norm": [(norm, 1) for norm in CLIP_NORMS], "noise_multiplier": 1.0, "delta": 1e-5}
-    model = nn.Linear(1, 1, bias=False, device="cuda" if torch.cuda.is_available() else None)
-    nn.init.zeros_(model.weight)
     plan = PrivacyPlan(dataset_size=records, batch_size=records, steps=2, **level)
-    likelihood = HomoscedasticGaussian(1.0)
-    probe = Probe(prepared(model, torch.zeros(0, 1), torch.zeros(0, 1), SGD(1.0), plan, likelihood, seed=0))
+    probe = linear_probe(torch.zeros(0, 1), torch.zeros(0, 1), plan)
 
     def total(gradients: Tensor, step: int) -> float:
-        targets = -gradients[:, None].to(model.weight.device)
+        targets = -gradients[:, None].to(probe.work.device)
         (total,) = probe.clipped_sum(step, torch.ones_like(targets), targets).gradients.values()
         return float(total.double()) / CLIP_NORMS[step]
 
@@ -66,7 +60,7 @@ def audit_rounding(records: int = 2**18) -> RoundingAudit:
 
 
 def _hard(records: int) -> Iterator[tuple[int, list[Tensor]]]:
-    """A step, and gradients of data sets, of which each differs from the next by one record."""
+    """A step, and the gradients of data sets of which each differs from the next by one record."""
     yield 0, [torch.ones(records + more) for more in range(IN_A_ROW)]
     large = 2 ** (int(math.log2(records)) - 1)
     tiny = torch.full((records - large,), -0.3 * large * 2.0**-23)

@@ -1,27 +1,22 @@
-"""Whether batches are the Poisson samples that are accounted for: seen from what steps release.
+"""Whether batches are the Poisson samples that the accountant assumes, judged by what steps release.
 
-Record i is made up so that its gradient is 1 in place i and 0 elsewhere. With hardly any noise, a release then shows
-how often each record is in the batch, through all that a step does. That there are more records than the plan declares
-must not matter: the rate is the plan's.
+The gradient of record i is 1 in place i and 0 elsewhere. With hardly any noise, a release then shows how often each
+record is in the batch, through all that a step does. There are more records than the plan declares, which must not
+matter: the rate is the plan's.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from scipy.fft import irfft, rfft
 from scipy.stats import binom, binomtest, pearson3
-from torch import nn
 
-from dpbnn.audit.checks import Check
-from dpbnn.audit.probe import Probe, flat
-from dpbnn.methods import SGD
-from dpbnn.models.likelihoods import HomoscedasticGaussian
+from dpbnn.audit.checks import Check, Checked
+from dpbnn.audit.probe import flat, linear_probe
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.training.run import prepared
 
 __all__ = ["SamplingAudit", "audit_sampling", "checks_of_counts"]
 
@@ -30,25 +25,20 @@ HARDLY_ANY = 1e-3
 
 
 @dataclass(frozen=True)
-class SamplingAudit:
-    """What was seen of the batches of a run.
+class SamplingAudit(Checked):
+    """Who was in the batches of a run.
 
     Args:
-        sampling_rate: by the plan.
-        batches: that were looked at.
-        mean_rate: how often a record was in one.
-        checks: what must be so of Poisson samples.
+        sampling_rate: the plan's.
+        batches: how many were counted.
+        mean_rate: the share of batches that a record was in, on average.
+        checks: what must hold for Poisson samples.
     """
 
     sampling_rate: float
     batches: int
     mean_rate: float
     checks: tuple[Check, ...]
-
-    @property
-    def holds(self) -> bool:
-        """Whether nothing speaks against Poisson sampling at the plan's rate."""
-        return all(check.holds for check in self.checks)
 
 
 def audit_sampling(sampling_rate: float, batches: int = 2000) -> SamplingAudit:
@@ -66,13 +56,9 @@ def audit_sampling(sampling_rate: float, batches: int = 2000) -> SamplingAudit:
 
 
 def _counted(records: int, declared: int, size: int, steps: int) -> np.ndarray:
-    """``[steps, records]``: how often each record was in the batch of each step; fewer rows if batches lack."""
-    model = nn.Linear(records, 1, bias=False, device="cuda" if torch.cuda.is_available() else None)
-    nn.init.zeros_(model.weight)
-    level: Any = {"clip_norm": 1.0, "noise_multiplier": HARDLY_ANY, "delta": 1e-5}
-    plan = PrivacyPlan(dataset_size=declared, batch_size=size, steps=steps, **level)
-    X, y, likelihood = torch.eye(records), -torch.ones(records, 1), HomoscedasticGaussian(1.0)
-    probe, counts = Probe(prepared(model, X, y, SGD(1.0), plan, likelihood)), []
+    """``[steps, records]``: how often each record was in the batch of each step; steps without a batch are left out."""
+    plan = PrivacyPlan(declared, size, steps, clip_norm=1.0, noise_multiplier=HARDLY_ANY, delta=1e-5)
+    probe, counts = linear_probe(torch.eye(records), -torch.ones(records, 1), plan), []
     for step in range(steps):
         try:
             counts.append(flat(probe.released(step).gradients).numpy().round())
@@ -82,7 +68,7 @@ def _counted(records: int, declared: int, size: int, steps: int) -> np.ndarray:
 
 
 def checks_of_counts(inside: np.ndarray, rate: float) -> Iterator[Check]:
-    """What must be so of ``[steps, records]``, how often each record was in the batch of each step."""
+    """What must hold for ``[steps, records]``, how often each record was in the batch of each step."""
     steps, records = inside.shape
     spread = rate * (1 - rate)
     total = int(inside.sum())

@@ -31,7 +31,7 @@ def evaluate(
     rows = loaded.read(data, with_target=True)
     if public is None:
         public = sys.stdin.isatty() and typer.confirm(f"Is {data} public?", default=False)
-    figures = figures_of(loaded, loaded.predict(rows, draws, seed), loaded.targets(rows), public)
+    figures = figures_of(loaded, loaded.predict(rows, draws, seed), loaded.encoding.targets(rows), public)
     guarantee = figures["guarantee"]
     printed = {name: value for name, value in figures.items() if name not in ("guarantee", "caution")}
     printed["epsilon, delta of the model"] = f"{guarantee['epsilon']:g}, {guarantee['delta']:g} for {guarantee['unit']}"

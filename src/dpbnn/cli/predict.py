@@ -27,13 +27,13 @@ def predict(
     from dpbnn.tables.reporting import predicted_columns, write_predictions
 
     loaded = load_table_model(model)
-    rows = loaded.read(data, with_target=False)
+    rows = loaded.read(data, with_others=True)
     target = unused(out)
     if target.suffix.lower() != ".csv" and not is_parquet(out):
         refuse("--out", "a name that ends in .csv or .parquet", out)
     if not 0 < level < 1:
         refuse("--level", "> 0 and < 1", level)
     added = predicted_columns(loaded, loaded.predict(rows, draws, seed), level)
-    write_predictions(loaded.whole(data), added, target, loaded.encoding.schema.separator)
+    write_predictions(rows, added, target, loaded.encoding.schema.separator)
     done = f"{out} has {rows.rows} rows with {', '.join(added)}."
     show(as_json, {"out": out, "rows": rows.rows, "added": list(added)}, done)

@@ -105,8 +105,9 @@ def clip_and_sum(
     where, sums = cast(checked, where), sums or Sums()
     size = part_size(checked, where, settings.micro_batch_size)
     like = {name: wide(values) for name, values in draws_of(where)[0].items()}
-    memory = {} if sums.adds_up or len(x) > size else sums.memory
-    dtype = torch.float64 if settings.in_float64 or sums.adds_up or len(x) > size else None
+    in_parts = sums.adds_up or len(x) > size
+    memory = {} if in_parts else sums.memory
+    dtype = torch.float64 if settings.in_float64 or in_parts else None
     targets = {name: Target(memory.get(name), dtype, sums.together or len(x)) for name in like}
     total = dict(sums.memory) if sums.adds_up else {}
     with torch.inference_mode(False):
@@ -176,7 +177,7 @@ def draws_of(where: Weights | Draws) -> tuple[Weights, ...]:
 
 
 def _plain(values: Tensor) -> Tensor:
-    """Outside of autograd; a tensor made in inference mode could not be recorded and is copied."""
+    """Outside of autograd; a tensor made in inference mode cannot be differentiated and is copied."""
     return values.clone() if values.is_inference() else values.detach()
 
 
@@ -191,12 +192,11 @@ def _clip_and_sum_one_part(
     """Add the clipped sums of one part of a batch to the total; the gradients are let go on the way."""
     if not gradients:
         return
-    names, as_they_came = list(gradients), dict(gradients)
-    tasks: list[Callable[[], Tensor | None]] = [partial(_squares, as_they_came[name]) for name in names]
+    tasks: list[Callable[[], Tensor | None]] = [partial(_squares, values) for values in gradients.values()]
     if settings.no_sync:  # to ask whether it is needed would make the host wait
-        tasks += [partial(_make_finite, gradients, name) for name in names]
+        tasks += [partial(_make_finite, gradients, name) for name in gradients]
     squares = side_by_side(lambda task: task(), tasks)
-    del as_they_came, tasks
+    del tasks
     terms = torch.stack([values for values in squares if values is not None])
     if observe is not None:
         norms = terms.sum(dim=0).sqrt()
@@ -210,7 +210,7 @@ def _clip_and_sum_one_part(
         sums = (values.finite() if must_clean else values).weighted_sum(factors, targets[name])
         total[name] = total[name].add_(sums) if name in total else sums
 
-    side_by_side(add, names)
+    side_by_side(add, list(gradients))
 
 
 def _squares(values: PerRecordGradient) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dpbnn._internals import writes_to
-from dpbnn.clipping.engines.layout import Treatment
+from dpbnn.clipping.engines.layout import ModelLayout
 from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Likelihood
 from dpbnn.types import Weights
@@ -25,7 +25,7 @@ class Objective:
     """``l_i(w)`` for a model and a likelihood.
 
     `names` are the model's trained weights, each once, as in ``model.named_parameters()``;
-    `likelihood_names` are the likelihood's own. `treatment` is for the book-keeping engine alone.
+    `likelihood_names` are the likelihood's. Only the book-keeping engine uses `layout`.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class Objective:
         model: nn.Module,
         likelihood: Likelihood,
         likelihood_names: tuple[str, ...] = (),
-        treatment: Treatment | None = None,
+        layout: ModelLayout | None = None,
     ) -> None:
         self.model = model
         self.likelihood = likelihood
         self.likelihood_names = likelihood_names
-        self.treatment = treatment or Treatment()
+        self.layout = layout or ModelLayout()
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.names = tuple(self.parameters)
         self._buffers = {
@@ -48,9 +48,9 @@ class Objective:
         }
         self._name_of = {id(parameter): name for name, parameter in self.parameters.items()}
 
-    def treated(self, treatment: Treatment) -> "Objective":
-        """The same objective with another treatment."""
-        return Objective(self.model, self.likelihood, self.likelihood_names, treatment)
+    def with_layout(self, layout: ModelLayout) -> "Objective":
+        """The same objective with another layout."""
+        return Objective(self.model, self.likelihood, self.likelihood_names, layout)
 
     @cached_property
     def writes_in_place(self) -> bool:
@@ -138,6 +138,5 @@ def _slot(module: str, attribute: str) -> str:
 
 def wide(values: Tensor) -> Tensor:
     """float32 or wider: what clipping, summing and noise are done in, whatever the model computes in."""
-    return (
-        values if values.dtype in (torch.float32, torch.float64) or not values.is_floating_point() else values.float()
-    )
+    is_wide = values.dtype in (torch.float32, torch.float64) or not values.is_floating_point()
+    return values if is_wide else values.float()

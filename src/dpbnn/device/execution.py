@@ -13,7 +13,15 @@ from dpbnn.errors import DpbnnError
 
 __all__ = ["PRECISIONS", "Execution", "computing_in", "full_precision", "without_autocast"]
 
-PRECISIONS = ("float32", "tf32", "bfloat16")
+Setting = tuple[str | None, bool | None]
+"""Of float32 matrix products, and of TF32 in convolutions; None for what the user has set."""
+SETTINGS: dict[str, Setting] = {
+    "float32": ("highest", False),
+    "tf32": ("high", True),
+    # bfloat16 numbers lose nothing in TF32, in which products of theirs that are written out may be taken.
+    "bfloat16": ("high", False),
+}
+PRECISIONS = tuple(SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -57,22 +65,12 @@ class Execution:
             _validate.refuse("noise", "the name of a noise source", self.noise)
 
 
-Setting = tuple[str | None, bool | None]
-"""Of float32 matrix products, and of TF32 in convolutions; None for what the user has set."""
-SETTINGS: dict[str | None, Setting] = {
-    None: (None, None),
-    "float32": ("highest", False),
-    "tf32": ("high", True),
-    # bfloat16 numbers lose nothing in TF32, in which products of theirs that are written out may be taken.
-    "bfloat16": ("high", False),
-}
-
-
 @contextmanager
 def computing_in(precision: str | None, device: torch.device) -> Iterator[None]:
     """Products of the model in this precision; afterwards torch's settings are as before."""
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False)
-    with _gate.holding(SETTINGS[precision]), nullcontext() if precision is None else autocast:
+    setting = (None, None) if precision is None else SETTINGS[precision]
+    with _gate.holding(setting), nullcontext() if precision is None else autocast:
         yield
 
 

@@ -20,6 +20,8 @@ HARMLESS = (
 """Transformers of scikit-learn that learn nothing from the rows."""
 WITH_PARTS = ("steps", "transformers", "transformer_list")
 """Attributes of pipelines, column transformers and unions that list their parts, each with its name before it."""
+WITH_ONE_PART = ("remainder", "transformer", "regressor", "estimator")
+"""Attributes of column transformers, and of what wraps another estimator, that hold one part."""
 IDENTIFIERS = ("id", "uid", "pid", "mrn", "ssn", "nhs", "email", "name", "account")
 PEOPLE = (
     "patient", "person", "customer", "client", "user", "subject", "participant", "household", "member", "employee",
@@ -62,12 +64,14 @@ def learning_steps(preprocessing: Any) -> str:
 
 def _learning(step: Any) -> Iterator[str]:
     """Names of transformers that are fitted on the data, in pipelines and column transformers too."""
-    lists = [getattr(step, name) for name in WITH_PARTS if hasattr(step, name)]
-    if not lists and not isinstance(step, list | tuple):
-        if hasattr(step, "transform") and not _learns_nothing(step):
+    if isinstance(step, list | tuple):
+        parts = list(step)
+    else:
+        lists = [getattr(step, name) for name in WITH_PARTS if hasattr(step, name)]
+        parts = [part[1] for named in lists for part in named]
+        parts += [getattr(step, name) for name in WITH_ONE_PART if hasattr(step, name)]
+        if not lists and hasattr(step, "transform") and not _learns_nothing(step):
             yield type(step).__name__
-        return
-    parts = [*(part[1] for part in lists[0]), getattr(step, "remainder", None)] if lists else step
     for part in parts:
         yield from _learning(part)
 

@@ -81,7 +81,7 @@ def with_dropout(model: nn.Module, rate: float) -> nn.Module:
     Raises:
         DpbnnError: there is no place for a layer, or the model has dropout already.
     """
-    _validate.fraction("rate", rate)
+    rate = _validate.fraction("rate", rate)
     if not isinstance(model, nn.Module):
         _validate.refuse("model", "a torch.nn.Module", model)
     present = dropout_layers(model)

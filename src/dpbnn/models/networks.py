@@ -28,8 +28,9 @@ class MLP(nn.Module):
         self, inputs: int, hidden: Sequence[int], outputs: int, activation: str = "relu", dropout: float = 0.0
     ) -> None:
         super().__init__()
+        # Python's numbers: a release writes the settings to JSON, which has no NumPy numbers.
         widths = [_validate.whole_number("a layer's width", width) for width in (inputs, *hidden, outputs)]
-        self.settings: dict[str, Any] = {"inputs": inputs, "hidden": list(hidden), "outputs": outputs}
+        self.settings: dict[str, Any] = {"inputs": widths[0], "hidden": widths[1:-1], "outputs": widths[-1]}
         self.settings |= {"activation": activation} | _dropout_setting(dropout)
         layers: list[nn.Module] = [nn.Flatten()]
         for width, following in pairwise(widths):
@@ -46,6 +47,8 @@ class CNN(nn.Module):
 
     def __init__(self, channels: int = 1, outputs: int = 10, activation: str = "relu", dropout: float = 0.0) -> None:
         super().__init__()
+        channels = _validate.whole_number("channels", channels)
+        outputs = _validate.whole_number("outputs", outputs)
         self.settings: dict[str, Any] = {"channels": channels, "outputs": outputs, "activation": activation}
         self.settings |= _dropout_setting(dropout)
         self.layers = nn.Sequential(

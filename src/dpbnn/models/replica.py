@@ -71,13 +71,7 @@ def replica(model: nn.Module) -> nn.Module:
 
 
 def _tensors(model: nn.Module) -> Iterator[Tensor]:
-    yield from model.parameters()
-    yield from model.buffers()
-    for module in model.modules():
-        for value in vars(module).values():
-            for inner in value if isinstance(value, (list, tuple)) else [value]:
-                if isinstance(inner, Tensor):
-                    yield inner
+    return (value for _, value in _reached([("", model)]) if isinstance(value, Tensor))
 
 
 def _redirected(value: Any, originals: set[int], copies: dict[int, Any]) -> Any:
@@ -99,16 +93,19 @@ def _redirected(value: Any, originals: set[int], copies: dict[int, Any]) -> Any:
 
 def _path_to(targets: set[int], starts: Iterable[tuple[str, object]]) -> str | None:
     """The name of an attribute from which a target can be reached; None if there is none."""
+    return next((name for name, value in _reached(starts) if id(value) in targets), None)
+
+
+def _reached(starts: Iterable[tuple[str, object]]) -> Iterator[tuple[str, object]]:
+    """All objects that can be reached from these, each once with the name of an attribute that leads there."""
     seen: set[int] = set()
     waiting = deque(starts)
     while waiting:
         name, value = waiting.popleft()
-        if id(value) in targets:
-            return name
         if id(value) not in seen:
             seen.add(id(value))
+            yield name, value
             waiting.extend((f"{name}.{part}".strip("."), inner) for part, inner in inside(value))
-    return None
 
 
 def inside(value: object) -> Iterator[tuple[str, object]]:
@@ -228,7 +225,8 @@ class Pool(Generic[Item]):
         key = self._key()
         known, spare = self._spare
         if known != key:
-            self._spare = _, spare = key, []
+            spare = []
+            self._spare = key, spare
         try:
             item = spare.pop()
         except IndexError:

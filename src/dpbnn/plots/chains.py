@@ -25,7 +25,7 @@ def chain_trace(samples: Any, names: Sequence[str] | None = None, axes: "Axes | 
     from dpbnn.posterior.effective_sample_size import effective_sample_size
 
     trace = as_numbers("samples", samples).double()
-    if trace.dim() != 2 or not trace.isfinite().all():
+    if trace.dim() != 2 or trace.shape[1] == 0 or not trace.isfinite().all():
         raise DpbnnError(f"samples must be finite, shape [samples, coordinates], got shape {list(trace.shape)}.")
     figure, axes = start(axes)
     colours = (BLUE, ORANGE, GREEN, VERMILION)

@@ -22,7 +22,14 @@ from dpbnn.models.likelihoods import Moments, Probabilities
 from dpbnn.posterior import Posterior
 from dpbnn.prediction.ensemble import Ensemble, Inputs, Predicted, can_stack
 from dpbnn.prediction.memory import Chunks, Measurements, chunks, measured
-from dpbnn.prediction.prediction import ClassPrediction, Prediction, RealPrediction, joined, within_range
+from dpbnn.prediction.prediction import (
+    ClassPrediction,
+    Prediction,
+    RealPrediction,
+    checked_seed,
+    joined,
+    within_range,
+)
 from dpbnn.seeds import derived_seed
 
 __all__ = ["Predictor", "predict"]
@@ -72,10 +79,7 @@ class Predictor:
             _validate.whole_number("memory_limit", self.memory_limit)
         if self.precision is not None:
             _validate.one_of("precision", self.precision, PRECISIONS)
-        if self.seed is not None:
-            _validate.whole_number("seed", self.seed, at_least=0)
-            if self.seed >= 2**63:
-                _validate.refuse("seed", "< 2**63", self.seed)
+        checked_seed(self.seed)
 
     def __call__(self, x: Any) -> Prediction:
         """Predict for all records of `x`: anything with a shape and slices, records first, or a list of rows."""
@@ -93,8 +97,8 @@ class Predictor:
     def _run(self, objective: Objective, x: Any, rows: int | None) -> "_PredictionRun":
         x = x.to_numpy() if hasattr(x, "to_numpy") else x
         x = x if getattr(x, "shape", ()) else self.convert(x)
-        seed = derived_seed(None) if self.seed is None else int(self.seed)
-        return _PredictionRun(self, Ensemble(objective, self.posterior, self.num_draws, seed), x, rows)
+        ensemble = Ensemble(objective, self.posterior, self.num_draws, checked_seed(self.seed))
+        return _PredictionRun(self, ensemble, x, rows)
 
 
 class _PredictionRun:

@@ -27,7 +27,7 @@ from dpbnn import _validate
 from dpbnn.errors import DpbnnError
 from dpbnn.seeds import derived_seed
 
-__all__ = ["ClassPrediction", "Prediction", "RealPrediction", "entropy", "joined", "within_range"]
+__all__ = ["ClassPrediction", "Prediction", "RealPrediction", "checked_seed", "entropy", "joined", "within_range"]
 
 
 @dataclass(eq=False, repr=False)
@@ -71,7 +71,8 @@ class ClassPrediction:
             raise DpbnnError(f"Probabilities must be finite, those of record {int(bad.nonzero()[0])} are not.")
         if len(self.probabilities) == 0:
             return torch.empty(count, 0, dtype=torch.long)
-        return torch.multinomial(self.probabilities, count, replacement=True, generator=_generator(seed)).T
+        generator = torch.Generator().manual_seed(checked_seed(seed))
+        return torch.multinomial(self.probabilities, count, replacement=True, generator=generator).T
 
 
 @dataclass(eq=False, repr=False)
@@ -139,7 +140,7 @@ class RealPrediction:
         Each sample takes one draw of the weights for all records, and independent noise for each record and output.
         """
         count = _validate.whole_number("num_samples", num_samples)
-        generator = _generator(seed)
+        generator = torch.Generator().manual_seed(checked_seed(seed))
         chosen = torch.randint(self.num_draws, (count,), generator=generator)
         noise = torch.randn((count, *self.means.shape[1:]), generator=generator, dtype=self.means.dtype)
         return self.means[chosen] + self.variances[chosen].sqrt() * noise
@@ -173,7 +174,9 @@ def joined(parts: Sequence[Prediction]) -> Prediction:
     return replace(parts[0], **tensors)
 
 
-def _generator(seed: int | None) -> torch.Generator:
-    """A generator that a seed makes repeatable; None gives a fresh one."""
-    number = derived_seed(None) if seed is None else _validate.whole_number("seed", seed, at_least=0)
-    return torch.Generator().manual_seed(number)
+def checked_seed(seed: int | None) -> int:
+    """The seed, if it can be one; a fresh one in place of None."""
+    if seed is None:
+        return derived_seed(None)
+    number = _validate.whole_number("seed", seed, at_least=0)
+    return number if number < 2**63 else _validate.refuse("seed", "< 2**63", seed)

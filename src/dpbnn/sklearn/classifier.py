@@ -37,7 +37,8 @@ class DPBayesClassifier(ClassifierMixin, DPBayesEstimator):  # type: ignore[misc
     def _rows(self, X: Any, y: Any, groups: Any) -> PrivateRows:
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
-        X, y = self._kept(X, y, groups)
+        kept = self._kept(groups, len(X))
+        X, y = X[kept], y[kept]
         classes = np.unique(y if self.classes is None else np.asarray(self.classes))
         public = {"classes_": classes, **self._public_bounds(X.shape[1])}
         return PrivateRows(X, _labels(y, classes), len(classes), public, self._assumed(classes))

@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, is_regressor
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -18,10 +18,10 @@ from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.queries.bounds import Bounds, Purchase
 from dpbnn.privacy.queries.contributions import kept_rows
 from dpbnn.release.draft import Draft
-from dpbnn.sklearn.fitting import PrivateRows, as_bounds, unfinished
+from dpbnn.sklearn.fitting import PrivateRows, as_bounds, fit_folder
 from dpbnn.sklearn.history import WithHistory
 from dpbnn.tables.settings import Chosen, Facts
-from dpbnn.tables.terms import Terms, Unfinished, circumstances, settled
+from dpbnn.tables.terms import FitFolder, Terms, circumstances, terms_for
 from dpbnn.tables.training import train
 from dpbnn.training.prepare import refuse_several_processes
 
@@ -34,12 +34,12 @@ TAKEN_FOR_PUBLIC = {
     "dataset_size": ("the number of rows", "dataset_size=n"),
 }
 """What is taken from the data where it is not given: its name in words, and how to give it."""
-BEFORE = "what was done to the rows before, as by earlier steps of a pipeline, learned nothing from private rows"
+EARLIER_STEPS = "what was done to the rows before, as by earlier steps of a pipeline, learned nothing from private rows"
 """An assumption, as an estimator does not see those steps (`check_pipeline`)."""
 SETTINGS = ("hidden", "learning_rate", "clip_norm", "batch_size", "epochs", "prior_scale", "dropout")
 """What is chosen where it is not given."""
 TARGET = "the target"
-_said: set[str] = set()
+_warned_of: set[str] = set()
 """Warnings that were given: Python empties its list of them whenever somebody changes filters."""
 
 
@@ -113,8 +113,8 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
         self._warn_of_what_is_taken()
         if groups is not None and fit.max_records_per_person == 1:
             _warn_once("groups are given, and one row of each person is used; max_records_per_person=k uses up to k.")
-        with unfinished(fit.checkpoint, fit.take_over) as folder:
-            terms = fit._terms(len(rows.X), rows.X.shape[1], rows.outputs)
+        with fit_folder(fit.checkpoint, fit.take_over) as folder:
+            terms = fit._terms(len(rows.X), rows.X.shape[1], rows.classes)
             ledger = terms.ledger(folder.ledger)
             self._spending().add(terms.facts.epsilon, terms.facts.delta)
             candidate = fit._trained(rows, terms, ledger, folder)
@@ -148,30 +148,27 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
             f"is public; give {cure}, known from elsewhere."
         )
 
-    def _kept(self, X: np.ndarray, y: np.ndarray, groups: Any) -> tuple[np.ndarray, np.ndarray]:
-        """At most `max_records_per_person` rows of each person."""
+    def _kept(self, groups: Any, rows: int) -> Any:
+        """The places of at most `max_records_per_person` rows of each person."""
         if groups is None:
-            return X, y
-        if len(groups) != len(X):
+            return slice(None)
+        if len(groups) != rows:
             raise DpbnnError("groups must be one name for each row, got more or fewer.")
-        rows = kept_rows(groups, self.max_records_per_person)
-        return X[rows], y[rows]
+        return kept_rows(groups, self.max_records_per_person)
 
-    def _terms(self, rows: int, columns: int, outputs: int) -> Terms:
+    def _terms(self, rows: int, columns: int, classes: int | None) -> Terms:
         """Settled by public numbers, before any record is looked at."""
         facts = Facts(
             rows=rows if self.dataset_size is None else _validate.whole_number("dataset_size", self.dataset_size),
             columns=columns,
-            features=columns,
-            outputs=outputs,
+            classes=classes,
             epsilon=self.epsilon,
             delta=self.delta,
-            is_regression=is_regressor(self),
             method=self.method,
             max_records_per_person=self.max_records_per_person,
         )
         unbounded = self._unbounded(columns)
-        return settled(
+        return terms_for(
             facts,
             {name: getattr(self, name) for name in SETTINGS},
             unbounded,
@@ -211,21 +208,21 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
         """What is taken from the data and counts as public."""
         return ()
 
-    def _trained(self, rows: PrivateRows, terms: Terms, ledger: Ledger, folder: Unfinished) -> "Candidate":
+    def _trained(self, rows: PrivateRows, terms: Terms, ledger: Ledger, folder: FitFolder) -> "Candidate":
         """Buy bounds and train: all of a fit that sees records, paid for by the ledger."""
+        seed = None if self.random_state is None else self._seed()
         bounds = {} if terms.bounds is None else self._bought_bounds(rows, terms.bounds, ledger)
         fitted = self._snapshot()
         fitted.__dict__.update({**rows.public, **bounds})
         X, y = fitted._inputs(rows.X), fitted._targets(rows.y)
-        seed = None if self.random_state is None else self._seed()
-        draft = train(X, y, terms, ledger, seed=seed, unfinished=folder, progress=self.verbose)
+        draft = train(X, y, terms, ledger, seed=seed, folder=folder, progress=self.verbose)
         return Candidate(fitted, draft, terms.chosen)
 
     def _circumstances(self, assumptions: Sequence[str] = ()) -> Circumstances:
         is_given = any(getattr(self, name, None) is not None for name in GIVEN_AS_PUBLIC)
         given = ["bounds and classes that were given are public"] if is_given else []
         counted = "the number of rows is public: it was taken from the data"
-        return circumstances([*assumptions, *given, BEFORE], counted if self.dataset_size is None else None)
+        return circumstances([*assumptions, *given, EARLIER_STEPS], counted if self.dataset_size is None else None)
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(LARGEST_SEED))
@@ -267,6 +264,6 @@ def arguments(further: str) -> str:
 
 def _warn_once(text: str) -> None:
     """Warn, unless this process has warned of it already."""
-    if text not in _said:
-        _said.add(text)
+    if text not in _warned_of:
+        _warned_of.add(text)
         warn(text)

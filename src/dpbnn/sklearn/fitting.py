@@ -12,12 +12,12 @@ import numpy as np
 from dpbnn import _validate
 from dpbnn._warn import warn
 from dpbnn.errors import DpbnnError
-from dpbnn.files.atomic import is_partial
+from dpbnn.files.atomic import explained, is_partial
 from dpbnn.files.claim import LOCK, OWNER
 from dpbnn.privacy.queries.bounds import Bounds
-from dpbnn.tables.terms import LEDGER, TRAINING, Unfinished, is_begun, worked_on
+from dpbnn.tables.terms import LEDGER, TRAINING, FitFolder, claimed, is_begun
 
-__all__ = ["PrivateRows", "as_bounds", "unfinished"]
+__all__ = ["PrivateRows", "as_bounds", "fit_folder"]
 
 FILES = (LEDGER, TRAINING, LOCK, OWNER)
 """What is in the folder of an unfinished fit."""
@@ -25,23 +25,23 @@ FILES = (LEDGER, TRAINING, LOCK, OWNER)
 
 @dataclass(eq=False)
 class PrivateRows:
-    """Checked, and at most so many of each person.
+    """Checked rows, at most `max_records_per_person` of each person; without `classes` the targets are numbers.
 
     `public` has attributes of the fitted estimator that are known already; `assumptions` say why they are public.
     """
 
     X: np.ndarray
     y: np.ndarray
-    outputs: int
+    classes: int | None
     public: Mapping[str, Any]
     assumptions: tuple[str, ...] = ()
 
 
 @contextmanager
-def unfinished(checkpoint: Any, take_over: bool) -> Iterator[Unfinished]:
+def fit_folder(checkpoint: Any, take_over: bool) -> Iterator[FitFolder]:
     """The folder of a fit; removed when the fit ends, kept when it fails after something was bought or trained."""
     if checkpoint is None:
-        yield Unfinished()
+        yield FitFolder()
         return
     if not isinstance(checkpoint, (str, os.PathLike)):
         _validate.refuse("checkpoint", "the path of a folder", checkpoint)
@@ -50,8 +50,9 @@ def unfinished(checkpoint: Any, take_over: bool) -> Iterator[Unfinished]:
     is_strange = any(name not in FILES and not is_partial(name, FILES) for name in names)
     if (folder.exists() and not folder.is_dir()) or is_strange:
         raise DpbnnError(f"checkpoint {folder} exists and is no checkpoint; choose another path.")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with worked_on(folder, take_over) as fit:
+    with explained(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with claimed(folder, take_over) as fit:
         try:
             yield fit
         except BaseException:

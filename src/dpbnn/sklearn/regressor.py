@@ -36,8 +36,8 @@ class DPBayesRegressor(RegressorMixin, DPBayesEstimator):  # type: ignore[misc]
 
     def _rows(self, X: Any, y: Any, groups: Any) -> PrivateRows:
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
-        X, y = self._kept(X, y, groups)
-        return PrivateRows(X, y, 1, self._public_bounds(X.shape[1]))
+        kept = self._kept(groups, len(X))
+        return PrivateRows(X[kept], y[kept], None, self._public_bounds(X.shape[1]))
 
     def _public_bounds(self, columns: int) -> dict[str, Bounds]:
         of_columns = super()._public_bounds(columns)

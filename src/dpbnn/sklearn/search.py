@@ -10,7 +10,7 @@ delta, and with all of epsilon, since nobody is in both parts. Scores are not ke
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -22,13 +22,13 @@ from sklearn.utils.validation import check_is_fitted, check_X_y
 from dpbnn import _validate
 from dpbnn.errors import DpbnnError
 from dpbnn.privacy.budget import composed_epsilon
-from dpbnn.privacy.guarantee import PrivacyGuarantee, rounded_up
-from dpbnn.privacy.ledger import SearchCost, SearchLedger
+from dpbnn.privacy.guarantee import rounded_up
+from dpbnn.privacy.ledger import SearchLedger
 from dpbnn.privacy.prose import shown
 from dpbnn.privacy.queries import selection
-from dpbnn.privacy.queries.contributions import kept_rows, numbered
+from dpbnn.privacy.queries.contributions import numbered
 from dpbnn.sklearn.estimator import Candidate, DPBayesEstimator
-from dpbnn.tables.terms import Terms, Unfinished
+from dpbnn.tables.terms import FitFolder, Terms
 from dpbnn.training.prepare import refuse_several_processes
 
 __all__ = ["DPGridSearch", "SearchGuarantee"]
@@ -51,20 +51,6 @@ class SearchGuarantee:
     unit: str
     adjacency: str
     assumptions: tuple[str, ...]
-
-    @classmethod
-    def of(cls, cost: SearchCost, best: PrivacyGuarantee) -> Self:
-        """Of a search whose ledger is settled, and of which the best candidate has this guarantee."""
-        return cls(
-            epsilon=cost.epsilon,
-            delta=cost.delta,
-            candidates=cost.candidates,
-            epsilon_of_fits=cost.epsilon_of_fits,
-            epsilon_of_choice=cost.epsilon_of_choice,
-            unit=best.unit,
-            adjacency=best.adjacency,
-            assumptions=best.assumptions,
-        )
 
     def __str__(self) -> str:
         figures = self.epsilon, self.epsilon_of_fits, self.epsilon_of_choice
@@ -120,14 +106,15 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         aside = _people_aside(len(X), share, people)
         others = X[~aside], y[~aside], None if people is None else people[~aside]
         candidates = [
-            fit._trained(fit._rows(*others), terms, paid, Unfinished())
+            fit._trained(fit._rows(*others), terms, paid, FitFolder())
             for (fit, terms), paid in zip(fits, ledger.ledgers, strict=True)
         ]
         scores = [_score(candidate, X[aside], y[aside]) for candidate in candidates]
         place = ledger.choose(lambda permit: selection.noisy_maximum(scores, permit))
         best = fits[place][0]
         best._become(candidates[place].released(model._circumstances(model._assumed(labels))))
-        guarantee = SearchGuarantee.of(ledger.cost, best.guarantee_)
+        of_best = {name: getattr(best.guarantee_, name) for name in ("unit", "adjacency", "assumptions")}
+        guarantee = SearchGuarantee(**asdict(ledger.cost), **of_best)
         self.__dict__.update(best_estimator_=best, best_params_=dict(settings[place]), guarantee_=guarantee)
         return self
 
@@ -135,17 +122,10 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         """Rows, at most so many of each person, and whose they are."""
         X, y = check_X_y(X, y, dtype=np.float64, y_numeric=is_regressor(self.estimator))
         limit = _validate.whole_number("max_records_per_person", self.estimator.max_records_per_person)
-        if groups is None:
-            if limit > 1:
-                raise DpbnnError(
-                    "groups must say whose rows they are where a person has several; pass fit(X, y, groups)."
-                )
-            return X, y, None
-        if len(groups) != len(X):
-            raise DpbnnError("groups must be one name for each row, got more or fewer.")
-        people = numbered(groups)
-        kept = kept_rows(people, limit)
-        return X[kept], y[kept], people[kept]
+        if groups is None and limit > 1:
+            raise DpbnnError("groups must say whose rows they are where a person has several; pass fit(X, y, groups).")
+        kept = self.estimator._kept(groups, len(X))
+        return X[kept], y[kept], None if groups is None else numbered(groups)[kept]
 
     def _settings(self) -> list[dict[str, Any]]:
         if not isinstance(self.estimator, DPBayesEstimator):
@@ -178,11 +158,11 @@ class DPGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         All labels are given to each, as one part of the rows may lack some.
         """
         shared: Any = {"delta": delta, "dataset_size": size} | ({} if labels is None else {"classes": labels})
-        outputs = 1 if labels is None else len(labels)
+        classes = None if labels is None else len(labels)
 
         def fits_at(each: float) -> list[tuple[DPBayesEstimator, Terms]]:
             fits = [clone(self.estimator).set_params(**one, **shared, epsilon=each) for one in settings]
-            return [(fit, fit._terms(size, columns, outputs)) for fit in fits]
+            return [(fit, fit._terms(size, columns, classes)) for fit in fits]
 
         each = epsilon / math.sqrt(len(settings))
         fits = fits_at(each)

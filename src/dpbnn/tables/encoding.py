@@ -24,8 +24,10 @@ from dpbnn.tables.schema import Category, Column, Number, Schema
 __all__ = ["Encoded", "Encoding"]
 
 DECADES = 1000.0
-OF_MISSING = "leave the row out; before a fit, may_be_missing = true in the schema takes such rows, but for the target"
-OF_OTHERS = (
+CURE_FOR_MISSING = (
+    "leave the row out; before a fit, may_be_missing = true in the schema takes such rows, but for the target"
+)
+CURE_FOR_OTHERS = (
     "leave the row out, or correct it; before a fit, other = true in the schema takes such values, but for the target"
 )
 
@@ -34,8 +36,8 @@ OF_OTHERS = (
 class Encoded:
     """Rows as a network takes them, and their targets where these were asked for.
 
-    `unscaled` has the values of columns that wait for bounds, by name, with NaN where they are missing. In `x` and `y`
-    their places hold NaN until `Encoding.scale` fills them.
+    `unscaled` has the values of columns that have no bounds yet, by name, with NaN where they are missing. Until
+    `Encoding.scale` fills them in, `x` holds NaN in their places, and `y` is None if the target is one of them.
     """
 
     x: np.ndarray
@@ -55,11 +57,6 @@ class Encoding:
         return sum(_width(column) for column in self.schema.features.values())
 
     @property
-    def outputs(self) -> int:
-        """Classes, or 1."""
-        return len(self.schema.classes) or 1
-
-    @property
     def without_bounds(self) -> list[str]:
         """Numbers that have no public range; the target last."""
         columns = {**self.schema.features, self.schema.target: self.schema.columns[self.schema.target]}
@@ -74,7 +71,7 @@ class Encoding:
 
     def encoded(self, table: Table, with_target: bool) -> Encoded:
         """Convert each column once; a value that the schema does not know is refused by column and row, not shown."""
-        encoded = Encoded(np.empty((table.rows, self.features), dtype=np.float32), None, {})
+        encoded = Encoded(np.full((table.rows, self.features), np.nan, dtype=np.float32), None, {})
         for name, place in self._places.items():
             column = self.schema.columns[name]
             if isinstance(column, Category):
@@ -84,9 +81,11 @@ class Encoding:
             values = numbers(name, column, table, self.schema)
             if column.may_be_missing:
                 encoded.x[:, place.start + 1] = np.isnan(values)
-            self._put(name, values, encoded)
+            encoded.unscaled[name] = values
+            self.scale(encoded)
         if with_target and self.schema.is_regression:
-            self._put(self.schema.target, self.targets(table), encoded)
+            encoded.unscaled[self.schema.target] = self.targets(table)
+            self.scale(encoded)
         elif with_target:
             encoded.y = self.targets(table)
         return encoded
@@ -100,21 +99,15 @@ class Encoding:
         return numbers(name, target, table, self.schema)
 
     def scale(self, encoded: Encoded) -> None:
-        """Fill in, by the bounds of this encoding, the columns that waited for them."""
-        while encoded.unscaled:
-            self._put(*encoded.unscaled.popitem(), encoded)
-
-    def _put(self, name: str, values: np.ndarray, encoded: Encoded) -> None:
-        """A column of numbers in its place: scaled, or NaN while it waits for bounds."""
-        column = self.schema.columns[name]
-        assert isinstance(column, Number)
-        if column.low is None:
-            encoded.unscaled[name] = values
-        scaled = np.full(len(values), np.nan) if column.low is None else _scaled(column, values)
-        if name == self.schema.target:
-            encoded.y = scaled[:, None].astype(np.float32)
-        else:
-            encoded.x[:, self._places[name].start] = scaled
+        """Fill in the columns that have bounds in this encoding."""
+        for name in encoded.unscaled.keys() - set(self.without_bounds):
+            column = self.schema.columns[name]
+            assert isinstance(column, Number)
+            scaled = _scaled(column, encoded.unscaled.pop(name))
+            if name == self.schema.target:
+                encoded.y = scaled[:, None].astype(np.float32)
+            else:
+                encoded.x[:, self._places[name].start] = scaled
 
     @property
     def _places(self) -> dict[str, slice]:
@@ -161,7 +154,7 @@ def numbers(name: str, column: Number, table: Table, schema: Schema) -> np.ndarr
             raise DpbnnError(f"{table.path}: column {name!r} must hold numbers, got {given.type}.") from None
         is_missing = np.isnan(values)
     if not column.may_be_missing:
-        _refuse_if(is_missing, table, name, f"a number, got a missing value; {OF_MISSING}")
+        _refuse_if(is_missing, table, name, f"a number, got a missing value; {CURE_FOR_MISSING}")
     _refuse_if(~np.isfinite(values) & ~is_missing, table, name, "a finite number")
     return np.where(is_missing, np.nan, values)
 
@@ -178,9 +171,9 @@ def categories(name: str, column: Category, table: Table, schema: Schema) -> np.
     is_missing = _is_missing(text, schema) & (places < 0)
     is_other = (places < 0) & ~is_missing
     if not column.may_be_missing:
-        _refuse_if(is_missing, table, name, f"a category, got a missing value; {OF_MISSING}")
+        _refuse_if(is_missing, table, name, f"a category, got a missing value; {CURE_FOR_MISSING}")
     if not column.other:
-        _refuse_if(is_other, table, name, f"one of the schema's values, got another; {OF_OTHERS}")
+        _refuse_if(is_other, table, name, f"one of the schema's values, got another; {CURE_FOR_OTHERS}")
     places[is_other] = len(column.values)
     places[is_missing] = len(column.values) + column.other
     return places

@@ -35,7 +35,7 @@ from dpbnn.tables.model import TableModel, load_table_model, log_of
 from dpbnn.tables.reading import Table, column_names, read_table, separator_of
 from dpbnn.tables.schema import Schema, as_values
 from dpbnn.tables.settings import Chosen, Facts
-from dpbnn.tables.terms import LEDGER, RELEASE, TRAINING, Terms, Unfinished, circumstances, settled, worked_on
+from dpbnn.tables.terms import LEDGER, RELEASE, TRAINING, FitFolder, Terms, circumstances, claimed, terms_for
 from dpbnn.tables.training import train
 from dpbnn.training.prepare import refuse_several_processes
 
@@ -97,25 +97,27 @@ def fit_table(order: Order, schema_text: str) -> tuple[TableModel, Chosen]:
     rows = Encoding(order.schema).encoded(table, with_target=True)  # bad rows are refused before anything is bought
     del table  # training needs the memory
     _begin(order, terms.chosen)
-    with worked_on(order.unfinished, order.take_over) as unfinished:
+    with claimed(order.unfinished, order.take_over) as folder:
         if order.out.exists():
             raise DpbnnError(
                 f"{order.unfinished} was worked on by another process, which has just written {order.out}."
             )
         if not order.finished.exists():
-            _train(order, rows, terms, unfinished, schema_text)
-        return _hand_over(order, unfinished), terms.chosen
+            _train(order, rows, terms, folder, schema_text)
+        return _hand_over(order, folder), terms.chosen
 
 
-def _train(order: Order, rows: Encoded, terms: Terms, unfinished: Unfinished, schema_text: str) -> None:
+def _train(order: Order, rows: Encoded, terms: Terms, folder: FitFolder, schema_text: str) -> None:
     schema, encoding = order.schema, Encoding(order.schema)
-    ledger = terms.ledger(unfinished.ledger)
+    ledger = terms.ledger(folder.ledger)
     if terms.bounds is not None:
         encoding = _with_bought_bounds(encoding, rows, terms.bounds, ledger)
         encoding.scale(rows)
     assert rows.y is not None
-    how: Any = {"seed": order.seed, "progress": order.progress, "findings": _findings(order, terms.chosen.plan)}
-    draft = train(rows.x, rows.y, terms, ledger, unfinished=unfinished, **how)
+    findings = _findings(order, terms.chosen.plan)
+    draft = train(
+        rows.x, rows.y, terms, ledger, seed=order.seed, folder=folder, progress=order.progress, findings=findings
+    )
     counted = None if schema.rows else "the number of rows that are used is public: it was counted in the file"
     release = draft.release(
         circumstances(["what the schema says is public, and was not read off the data"], counted),
@@ -137,15 +139,15 @@ def _findings(order: Order, plan: PrivacyPlan) -> list[lint.Finding]:
     return lint.inspect(lint.Subject(plan, unused=unused))
 
 
-def _hand_over(order: Order, unfinished: Unfinished) -> TableModel:
+def _hand_over(order: Order, folder: FitFolder) -> TableModel:
     """Move the release out, after all from which another one could be made is deleted."""
-    unfinished.check()
+    folder.check()
     try:
         for name in (TRAINING, LEDGER, TERMS):
             path = order.unfinished / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         order.finished.replace(order.out)
-        unfinished.remove()
+        folder.remove()
     except OSError as error:
         raise DpbnnError(f"The release cannot be moved from {order.finished} to {order.out}: {error}.") from error
     return load_table_model(order.out)
@@ -184,23 +186,21 @@ def _rows_of(order: Order) -> Table:
 
 
 def _terms(order: Order, rows: int) -> Terms:
-    schema, encoding = order.schema, Encoding(order.schema)
+    schema = order.schema
     size = schema.rows or rows
     if size < 2:
         raise DpbnnError(f"{order.data} must have at least 2 rows, got {size}.")
     facts = Facts(
         rows=size,
         columns=len(schema.features),
-        features=encoding.features,
-        outputs=encoding.outputs,
+        classes=len(schema.classes) or None,
         epsilon=order.epsilon,
         delta=min(1e-5, 10.0 ** -(len(str(size)) + 1)) if order.delta is None else order.delta,
-        is_regression=schema.is_regression,
         method=order.method,
         max_records_per_person=schema.rows_per_person,
     )
-    names = encoding.without_bounds
-    return settled(
+    names = Encoding(schema).without_bounds
+    return terms_for(
         facts,
         order.given,
         [f"column {name!r}" for name in names],

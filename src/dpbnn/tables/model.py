@@ -13,7 +13,7 @@ from dpbnn.errors import DpbnnError
 from dpbnn.prediction import Prediction, RealPrediction
 from dpbnn.release.release import Release, load
 from dpbnn.tables.encoding import Encoding
-from dpbnn.tables.reading import Table, column_names, is_parquet, number_of_columns, read_table, separator_of
+from dpbnn.tables.reading import Table, is_parquet, number_of_columns, read_table
 from dpbnn.tables.schema import Number, parse_schema
 from dpbnn.tables.settings import Chosen
 from dpbnn.tables.training import EXPECTED, in_units
@@ -42,10 +42,6 @@ class TableModel:
         prediction = self.release.predict(x, num_draws=num_draws, seed=seed)
         return in_units(prediction, *self._range) if isinstance(prediction, RealPrediction) else prediction
 
-    def targets(self, table: Table) -> np.ndarray:
-        """The target of every row, in its unit; classes by their place."""
-        return self.encoding.targets(table)
-
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user of the model should know, from lint and from training."""
@@ -62,11 +58,6 @@ class TableModel:
         return {name: (column.low, column.high) for name, column in columns.items() if isinstance(column, Number)}
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """The target's classes; none where it is a number."""
-        return self.encoding.schema.classes
-
-    @property
     def public_range(self) -> tuple[float, float]:
         """The range beyond which no target can lie; one that was bought sets no such limit."""
         return (-np.inf, np.inf) if self.encoding.schema.target in self.bought else self._range
@@ -79,28 +70,16 @@ class TableModel:
         assert target.high is not None
         return target.low, target.high
 
-    def read(self, path: str | Path, with_target: bool) -> Table:
-        """The columns of a file that this model knows."""
-        schema = self.encoding.schema
-        names = list(schema.columns if with_target else schema.features)
-        return read_table(path, names, self._names_in(path), schema.separator)
+    def read(self, path: str | Path, with_target: bool = False, with_others: bool = False) -> Table:
+        """The features in a file, its target, and the columns that this model does not know.
 
-    def whole(self, path: str | Path) -> Table:
-        """All columns of a file, also those that the model does not know."""
-        names, schema = self._names_in(path), self.encoding.schema
-        if names is not None:
-            return read_table(path, names, names, schema.separator)
-        separator = separator_of(path, list(schema.features), schema.separator)
-        return read_table(path, column_names(path, separator), None, separator)
-
-    def _names_in(self, path: str | Path) -> tuple[str, ...] | None:
-        """The names for a file without a header: all, or all but the target, which new rows need not have."""
-        schema = self.encoding.schema
-        if schema.names is None or is_parquet(path):
-            return None
-        if number_of_columns(path, schema.separator) == len(schema.names) - 1:
-            return tuple(name for name in schema.names if name != schema.target)
-        return schema.names
+        New rows without a header may lack the target.
+        """
+        schema, names = self.encoding.schema, self.encoding.schema.names
+        if names is not None and not is_parquet(path) and number_of_columns(path, schema.separator) == len(names) - 1:
+            names = tuple(name for name in names if name != schema.target)
+        wanted = list(schema.columns if with_target else schema.features)
+        return read_table(path, wanted, names, schema.separator, with_others)
 
 
 def load_table_model(path: str | Path) -> TableModel:
@@ -149,7 +128,7 @@ def settings_of(chosen: Chosen) -> list[tuple[str, Any, str]]:
         "epsilon_of_purchases": "of the budget, for ranges that the schema lacks and the noise level of numbers",
         **chosen.reasons,
     }
-    return [(name, value, reasons.get(name, "from the epochs given")) for name, value in values.items()]
+    return [(name, value, reasons[name]) for name, value in values.items()]
 
 
 def shown(value: Any) -> str:

@@ -108,9 +108,13 @@ def _is_number(name: str) -> bool:
 
 
 def read_table(
-    path: str | Path, wanted: Sequence[str], names: Sequence[str] | None = None, separator: str = ","
+    path: str | Path,
+    wanted: Sequence[str],
+    names: Sequence[str] | None = None,
+    separator: str = ",",
+    with_others: bool = False,
 ) -> Table:
-    """The `wanted` columns of a file; `names` are those of all its columns, if it has no header."""
+    """The `wanted` columns of a file, or all; `names` are those of all its columns, if it has no header."""
     file, has_header = _existing(path), names is None
     if names is None:
         separator = separator_of(file, wanted, separator)
@@ -122,6 +126,7 @@ def read_table(
         if len(lacking) == len(wanted):  # perhaps there is no header, and this is somebody's row
             shown = "a first line that names none of the columns (perhaps it is no header)"
         raise DpbnnError(f"{file} must have the column {lacking[0]!r}, got {shown}.")
+    wanted = names if with_others else wanted
     try:
         if is_parquet(file):
             table = parquet.read_table(file, columns=list(wanted))

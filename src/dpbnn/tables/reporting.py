@@ -1,4 +1,4 @@
-"""What the table commands show and write: settings with reasons, predictions as columns, figures with a caution."""
+"""What the table commands show and write: predictions as columns, figures with a caution."""
 
 import json
 import math
@@ -29,14 +29,14 @@ OUTSIDE = (
 def predicted_columns(model: TableModel, prediction: Prediction, level: float) -> dict[str, np.ndarray]:
     """Columns by name, with a value for every row."""
     if isinstance(prediction, ClassPrediction):
-        probabilities = prediction.probabilities.double().numpy()
+        classes, probabilities = model.encoding.schema.classes, prediction.probabilities.double().numpy()
         columns = {
-            "label": np.array(model.classes)[probabilities.argmax(axis=1)],
+            "label": np.array(classes)[probabilities.argmax(axis=1)],
             "probability": probabilities.max(axis=1),
             "entropy": prediction.entropy.double().numpy(),
             "mutual_information": prediction.mutual_information.double().numpy(),
         }
-        of_each = zip(model.classes, probabilities.T, strict=True)
+        of_each = zip(classes, probabilities.T, strict=True)
         return columns | {f"probability_{name}": values for name, values in of_each}
     assert isinstance(prediction, RealPrediction)
     variances = prediction.aleatoric_variance, prediction.epistemic_variance

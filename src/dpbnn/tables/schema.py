@@ -42,13 +42,13 @@ SEPARATORS = (",", ";", "\t", "|")
 
 SCALES = ("linear", "log")
 MISSING = ("", "NA", "NaN", "nan", "null", "?")
-OF_TABLE = ("target", "rows", "person", "rows_per_person", "missing", "separator", "names", "columns")
-OF_COLUMN = {
+TABLE_KEYS = ("target", "rows", "person", "rows_per_person", "missing", "separator", "names", "columns")
+COLUMN_KEYS = {
     "number": ("type", "low", "high", "scale", "may_be_missing"),
     "category": ("type", "values", "other", "may_be_missing"),
     "ignore": None,
 }
-"""The types of columns, each with the words of its description; in one that is ignored anything may stand."""
+"""The types of columns, each with the keys of its description; in one that is ignored anything may stand."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def read_schema(path: str | Path, target: str | None = None) -> Schema:
 
 def parse_schema(values: Mapping[str, Any], where: str) -> Schema:
     """A schema from its values, checked as strictly as an argument."""
-    _refuse_unknown(where, values, OF_TABLE)
+    _refuse_unknown(where, values, TABLE_KEYS)
     described = values.get("columns")
     if not isinstance(described, Mapping) or not described:
         raise DpbnnError(f"{where} must describe columns, each as [columns.NAME], got none.")
@@ -171,8 +171,8 @@ def _column(where: str, description: Any) -> Column | None:
         _validate.refuse(where, 'described as a table with type = "number", "category" or "ignore"', description)
     if description.get("type", "") == "":
         raise DpbnnError(f'{where}: type must be filled in: "number", "category" or "ignore".')
-    kind = _validate.one_of(f"{where}: type", description["type"], OF_COLUMN)
-    known = OF_COLUMN[kind]
+    kind = _validate.one_of(f"{where}: type", description["type"], COLUMN_KEYS)
+    known = COLUMN_KEYS[kind]
     if known is None:
         return None
     _refuse_unknown(where, description, known)

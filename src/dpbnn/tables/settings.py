@@ -1,6 +1,6 @@
 """Settings for a table that nobody has tuned: chosen from public facts alone, each with its reason.
 
-    >>> facts = Facts(rows=32_561, columns=14, features=110, outputs=2, epsilon=1.0, delta=1e-5)
+    >>> facts = Facts(rows=32_561, columns=14, classes=2, epsilon=1.0, delta=1e-5)
     >>> chosen = choose(facts)
     >>> chosen.hidden, chosen.plan.steps
     ((32,), 394)
@@ -10,7 +10,7 @@ that is known, and all of them are public or declared so.
 
 How they follow. Full-batch or not, T noisy steps of rate eta move a weight by a random walk of standard deviation about
 
-    eta T C / (n mu)        mu: the Gaussian mechanism that costs the budget, about epsilon / 5
+    eta T C / (n mu)        mu: of the Gaussian mechanism that costs the budget, roughly; about epsilon / 5
 
 whatever T and the batch are, as long as the noise multiplier is well above 1. So the batch is the smallest that keeps
 it there, C is about the largest gradient that a row can have, T is as large as the rate has to be small, and what is
@@ -19,7 +19,7 @@ public data sets (docs/tables.md).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,18 +39,25 @@ PRIOR_SCALE = 1.0
 FEWEST_PER_COLUMN = 3.0
 """Rows times mu below which little can be learned."""
 ROWS_FOR_A_QUANTILE = 200.0
-"""Rows times epsilon that find one to about one row in a hundred."""
+"""Rows times epsilon with which a quantile is right to about one row in a hundred."""
 LARGEST_NOISE_SHARE = 0.2
 HIDDEN = ((20_000.0, (64,)), (1_000.0, (32,)))
 """Rows times mu from which hidden units pay, and how many."""
 CLIP_SHARE = {False: 1.06, True: 0.3}
 """Of the norm of a row with an intercept: for classes, for numbers."""
 TIME = {False: (2.0, 5_000.0), True: (5.0, 10_000.0)}
-"""For each row times mu, and how much of it before more pays less."""
+"""Training time over (rows times mu), and the time beyond which `FURTHER_TIME` is enough: for classes, for numbers."""
 FURTHER_TIME = 0.2
-"""For each row times mu, beyond that."""
+"""Training time over (rows times mu), beyond that."""
 LARGEST_RATE = {False: 16.0, True: 4.0}
 """In units in which a row has norm 1: beyond it steps overshoot."""
+CHECKS: Mapping[str, Callable[[str, object], float]] = {
+    "learning_rate": _validate.positive,
+    "prior_scale": _validate.positive,
+    "epochs": _validate.positive,
+    "batch_size": _validate.whole_number,
+}
+"""Of settings that are given; the plan and the network check the others."""
 NOISE_LEVEL = "noise level of the targets"
 """What `noise_epsilon` buys."""
 
@@ -61,33 +68,32 @@ class Facts:
 
     Args:
         rows: the number of records.
-        columns: that were given; a category counts as one.
-        features: that the network sees; a category has one for each of its values.
-        outputs: classes, or 1 for a number.
+        columns: beside the target; a category counts as one.
+        classes: of the target; None if it is a number.
         epsilon: the budget.
         delta: its delta.
-        is_regression: whether the target is a number.
         method: of `dpbnn.methods.METHODS`.
         max_records_per_person: how many records one person may have.
-        purchases: what else is bought, such as bounds, each with its epsilon for one record.
     """
 
     rows: int
     columns: int
-    features: int
-    outputs: int
+    classes: int | None
     epsilon: float
     delta: float
-    is_regression: bool = False
     method: str = "sgld"
     max_records_per_person: int = 1
-    purchases: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _validate.positive("epsilon", self.epsilon)
         _validate.fraction("delta", self.delta)
         _validate.one_of("method", self.method, METHODS)
         _validate.whole_number("max_records_per_person", self.max_records_per_person)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the target is a number."""
+        return self.classes is None
 
 
 @dataclass(frozen=True)
@@ -111,17 +117,22 @@ class Chosen:
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
-def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Chosen:
-    """Settings for these facts; `given` has what the user decided, by name, and None for nothing.
+def choose(facts: Facts, given: Mapping[str, Any] | None = None, bounds: Mapping[str, float] | None = None) -> Chosen:
+    """Settings for these facts.
+
+    Args:
+        facts: rows, columns and budget.
+        given: what the user decided, by name; None leaves a setting open.
+        bounds: purposes for which bounds are bought, each with its epsilon for one record.
 
     Guarantees:
         What is chosen depends on public facts alone.
         What is given is kept.
     """
     known = {name: value for name, value in (given or {}).items() if value is not None}
-    for name in ("learning_rate", "prior_scale"):
+    for name, check in CHECKS.items():
         if name in known:
-            _validate.positive(name, known[name])
+            check(name, known[name])
     reasons = dict.fromkeys(known, "given")
 
     def pick(name: str, value: Any, reason: str) -> Any:
@@ -130,18 +141,26 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Chosen:
         reasons[name] = reason
         return value
 
-    mu = _mu(facts)
+    mu = facts.epsilon / math.sqrt(2 * (math.log(1 / facts.delta) + facts.epsilon))
     strength = facts.rows * mu / facts.max_records_per_person
     hidden = pick("hidden", *_hidden(facts, strength))
-    hidden = tuple(_validate.whole_number("hidden", width) for width in hidden)
+    if isinstance(hidden, str) or not isinstance(hidden, Iterable):
+        _validate.refuse("hidden", "a list of widths, such as [64, 64]", hidden)
+    dropout = 0.0
+    if METHODS[facts.method].has_dropout:
+        dropout = _validate.fraction("dropout", pick("dropout", DROPOUT, "little, as noise regularizes too"))
+        if not list(hidden):
+            _validate.refuse("hidden", f"one width or more for {facts.method}, which drops units", hidden)
     time, why = _time(facts, strength)
-    steps = _steps(facts, known, pick, time)
+    steps = pick("steps", *_steps(facts, known, mu, time))
     batch_size = pick("batch_size", *_batch_size(facts, mu, steps))
     if batch_size > facts.rows:
         _validate.refuse("batch_size", f"at most the number of rows ({facts.rows})", batch_size)
-    clip_norm = pick("clip_norm", _clip_norm(facts), f"near the largest gradient of a row of {facts.columns} columns")
+    row_norm = math.sqrt(facts.columns + 1)
+    largest = f"near the largest gradient of a row of {facts.columns} columns"
+    clip_norm = pick("clip_norm", CLIP_SHARE[facts.is_regression] * row_norm, largest)
     noise_epsilon = _noise_epsilon(facts) if facts.is_regression else None
-    purchases = {**facts.purchases, **({} if noise_epsilon is None else {NOISE_LEVEL: noise_epsilon})}
+    purchases = dict(bounds or {}) | ({} if noise_epsilon is None else {NOISE_LEVEL: noise_epsilon})
     plan = PrivacyPlan.for_budget(
         epsilon=facts.epsilon,
         delta=facts.delta,
@@ -156,11 +175,9 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None) -> Chosen:
         check_available()
     return Chosen(
         method=facts.method,
-        hidden=hidden,
+        hidden=tuple(_validate.whole_number("hidden", width) for width in hidden),
         activation="tanh",
-        dropout=pick("dropout", DROPOUT, "little, as noise regularizes too")
-        if METHODS[facts.method].has_dropout
-        else 0.0,
+        dropout=dropout,
         learning_rate=pick("learning_rate", time / steps, why),
         prior_scale=pick("prior_scale", PRIOR_SCALE, "weak, for columns scaled to -1 to 1"),
         plan=plan,
@@ -180,11 +197,6 @@ def _caution(facts: Facts, strength: float) -> str:
     )
 
 
-def _mu(facts: Facts) -> float:
-    """Of the Gaussian mechanism that costs the budget, roughly: it steers settings, not the noise."""
-    return facts.epsilon / math.sqrt(2 * (math.log(1 / facts.delta) + facts.epsilon))
-
-
 def _hidden(facts: Facts, strength: float) -> tuple[tuple[int, ...], str]:
     for enough, widths in HIDDEN:
         if strength >= enough:
@@ -194,14 +206,13 @@ def _hidden(facts: Facts, strength: float) -> tuple[tuple[int, ...], str]:
     return (), "so few rows at this budget teach a linear model best"
 
 
-def _steps(facts: Facts, known: Mapping[str, Any], pick: Any, time: float) -> int:
+def _steps(facts: Facts, known: Mapping[str, Any], mu: float, time: float) -> tuple[int, str]:
     least = time * (facts.columns + 1) / LARGEST_RATE[facts.is_regression]
-    chosen = min(MOST_STEPS, max(FEWEST_STEPS, math.ceil(least)))
+    steps = min(MOST_STEPS, max(FEWEST_STEPS, math.ceil(least)))
     if "epochs" not in known:
-        return int(pick("steps", chosen, "enough for the rate that they allow"))
-    epochs = _validate.positive("epochs", known["epochs"])
-    size = known.get("batch_size") or _batch_size(facts, _mu(facts), chosen)[0]
-    return max(1, round(epochs * facts.rows / min(size, facts.rows)))
+        return steps, "enough for the rate that they allow"
+    batch_size = known.get("batch_size", _batch_size(facts, mu, steps)[0])
+    return max(1, round(known["epochs"] * facts.rows / min(batch_size, facts.rows))), "from the epochs given"
 
 
 def _batch_size(facts: Facts, mu: float, steps: int) -> tuple[int, str]:
@@ -211,10 +222,6 @@ def _batch_size(facts: Facts, mu: float, steps: int) -> tuple[int, str]:
     if enough > LEAST_BATCH:
         return enough, f"keeps the noise multiplier near {LEAST_NOISE:g}"
     return min(facts.rows, LEAST_BATCH), f"all rows, or {LEAST_BATCH}: smaller ones gain nothing here"
-
-
-def _clip_norm(facts: Facts) -> float:
-    return CLIP_SHARE[facts.is_regression] * math.sqrt(facts.columns + 1)
 
 
 def _noise_epsilon(facts: Facts) -> float:

@@ -2,15 +2,15 @@
 
 They follow from public numbers alone, before any record is looked at.
 
-    >>> facts = Facts(rows=32_561, columns=14, features=110, outputs=2, epsilon=1.0, delta=1e-5)
-    >>> terms = settled(facts, {"clip_norm": 2.0}, ["column 'age'"])
+    >>> facts = Facts(rows=32_561, columns=14, classes=2, epsilon=1.0, delta=1e-5)
+    >>> terms = terms_for(facts, {"clip_norm": 2.0}, ["column 'age'"])
     >>> list(terms.chosen.purchases)
     ["lower quartile of column 'age'", "upper quartile of column 'age'"]
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,12 @@ __all__ = [
     "LEDGER",
     "RELEASE",
     "TRAINING",
+    "FitFolder",
     "Terms",
-    "Unfinished",
     "circumstances",
+    "claimed",
     "is_begun",
-    "settled",
-    "worked_on",
+    "terms_for",
 ]
 
 LEDGER, TRAINING, RELEASE = "ledger.json", "training", "release"
@@ -50,7 +50,7 @@ class Terms:
         return Ledger.open(self.chosen.plan, self.chosen.purchases, file=file)
 
 
-def settled(
+def terms_for(
     facts: Facts,
     given: Mapping[str, Any] | None = None,
     unbounded: Sequence[str] = (),
@@ -62,7 +62,7 @@ def settled(
     """Terms for these facts.
 
     Args:
-        facts: without purchases.
+        facts: rows, columns and budget.
         given: settings that are not to be chosen, by name.
         unbounded: columns whose bounds are bought, the target last.
         buys_target: whether the target is one of them.
@@ -73,8 +73,7 @@ def settled(
         return Terms(facts, choose(facts, given))
     epsilon = bounds_share * facts.epsilon / facts.max_records_per_person
     bounds = purchase(unbounded, facts.rows, epsilon, facts.delta, buys_target, remedy)
-    facts = replace(facts, purchases=bounds.purchases)
-    return Terms(facts, choose(facts, given), bounds)
+    return Terms(facts, choose(facts, given, bounds.purchases), bounds)
 
 
 def circumstances(assumptions: Sequence[str], counted: str | None) -> Circumstances:
@@ -85,22 +84,22 @@ def circumstances(assumptions: Sequence[str], counted: str | None) -> Circumstan
 
 
 @dataclass(frozen=True)
-class Unfinished:
-    """Where an interrupted fit keeps what it has bought and trained: nowhere, or in a folder as secret as the data."""
+class FitFolder:
+    """Where a fit keeps what it has bought and trained, as secret as the data; or nowhere, without a path."""
 
-    folder: Path | None = None
+    path: Path | None = None
     claim: Claim | None = None
     take_over: bool = False
 
     @property
     def ledger(self) -> PurchaseFile | None:
         """The file of what was bought."""
-        return None if self.folder is None else PurchaseFile(self.folder / LEDGER)
+        return None if self.path is None else PurchaseFile(self.path / LEDGER)
 
     @property
     def training(self) -> Path | None:
         """The folder of training's checkpoint."""
-        return None if self.folder is None else self.folder / TRAINING
+        return None if self.path is None else self.path / TRAINING
 
     def check(self) -> None:
         """Stop a worker whose fit was taken over by another host: nobody uses what it has bought since then."""
@@ -114,13 +113,13 @@ class Unfinished:
 
 
 @contextmanager
-def worked_on(folder: Path, take_over: bool) -> Iterator[Unfinished]:
+def claimed(path: Path, take_over: bool) -> Iterator[FitFolder]:
     """The folder of a fit, locked for one worker: two would buy and release twice."""
-    with locked(folder) as claim:
-        claim.take(take_over, is_begun(folder))
-        yield Unfinished(folder, claim, take_over)
+    with locked(path) as claim:
+        claim.take(take_over, is_begun(path))
+        yield FitFolder(path, claim, take_over)
 
 
-def is_begun(folder: Path) -> bool:
-    """Whether anything was bought, trained or released."""
-    return any((folder / name).exists() for name in (LEDGER, TRAINING, RELEASE))
+def is_begun(path: Path) -> bool:
+    """Whether anything was bought, trained or released in this folder."""
+    return any((path / name).exists() for name in (LEDGER, TRAINING, RELEASE))

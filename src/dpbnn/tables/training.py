@@ -13,7 +13,7 @@ from dpbnn._warn import muted, warn
 from dpbnn.device.generators import Generators, drawing_from
 from dpbnn.lint import Finding
 from dpbnn.methods import METHODS, Method
-from dpbnn.models.likelihoods import Categorical, HomoscedasticGaussian, Likelihood
+from dpbnn.models.likelihoods import Categorical, HomoscedasticGaussian
 from dpbnn.models.networks import MLP
 from dpbnn.models.priors import Gaussian
 from dpbnn.prediction import RealPrediction
@@ -23,7 +23,7 @@ from dpbnn.privacy.queries import bounds
 from dpbnn.release.draft import Draft
 from dpbnn.seeds import derived_seed
 from dpbnn.tables.settings import NOISE_LEVEL, Chosen, Facts
-from dpbnn.tables.terms import Terms, Unfinished
+from dpbnn.tables.terms import FitFolder, Terms
 from dpbnn.training.checkpoint import opened
 from dpbnn.training.loop import train as take_all_steps
 from dpbnn.training.run import prepared
@@ -41,8 +41,10 @@ WITHIN_ONE_DEVIATION = 0.6827
 """The share of a Gaussian."""
 NOISE_CANDIDATES = [1.02**-k for k in range(350, -1, -1)]
 """Standard deviations up to 1, which no targets from -1 to 1 exceed, down to a thousandth."""
+UNIT_NOISE = 1.0
+"""Of targets in training: with their own noise, the rate would depend on it."""
 RUNS_OF_THE_RATE = 20
-NOWHERE = Unfinished()
+NO_FOLDER = FitFolder()
 
 
 def train(
@@ -52,7 +54,7 @@ def train(
     ledger: Ledger,
     *,
     seed: int | None = None,
-    unfinished: Unfinished = NOWHERE,
+    folder: FitFolder = NO_FOLDER,
     progress: bool = False,
     findings: Sequence[Finding] = (),
 ) -> Draft:
@@ -64,33 +66,29 @@ def train(
         terms: what is public, and how to train.
         ledger: opened for these terms.
         seed: for the first weights and the method's random choices.
-        unfinished: from where an interrupted fit continues; the caller removes it.
+        folder: from where an interrupted fit continues; the caller removes it.
         progress: whether to show a bar.
         findings: of lint, to be noted in the release.
 
     Warnings that come with all settings for private tables are muted; the release's settings have them.
     """
     facts, chosen = terms.facts, terms.chosen
-    unfinished.check()  # bounds that were bought are not used by a worker whose fit was taken over meanwhile
+    folder.check()  # bounds that were bought are not used by a worker whose fit was taken over meanwhile
     if chosen.caution:
         warn(chosen.caution)
-    with muted(*EXPECTED), opened(unfinished.training, unfinished.take_over) as folder:
-        network, method = _network(facts, chosen, seed), _method(chosen, facts.rows)
-        run = prepared(network, X, y, method, chosen.plan, _likelihood(facts), seed).linted(X, y)
+    with muted(*EXPECTED), opened(folder.training, folder.take_over) as checkpoint:
+        network, method = _network(X.shape[1], facts, chosen, seed), _method(chosen, facts.rows)
+        likelihood = HomoscedasticGaussian(UNIT_NOISE) if facts.is_regression else Categorical()
+        run = prepared(network, X, y, method, chosen.plan, likelihood, seed).linted(X, y)
         run = replace(run, findings=(*findings, *run.findings))
-        position = run.begin(ledger, folder)
-        take_all_steps([position], folder, progress=progress)
+        position = run.begin(ledger, checkpoint)
+        take_all_steps([position], checkpoint, progress=progress)
         draft = run.draft(position)
-        position.save(folder)
+        position.save(checkpoint)
     if NOISE_LEVEL not in chosen.purchases:
         return draft
     level = ledger.buy(NOISE_LEVEL, lambda permit: _noise_level(draft, X, y, permit))
     return replace(draft, likelihood=HomoscedasticGaussian(level))
-
-
-def _likelihood(facts: Facts) -> Likelihood:
-    """For numbers unit noise, so that the rate does not depend on how noisy they are."""
-    return HomoscedasticGaussian(1.0) if facts.is_regression else Categorical()
 
 
 def _noise_level(draft: Draft, X: np.ndarray, y: np.ndarray, permit: Permit) -> float:
@@ -116,10 +114,10 @@ def _falling(rate: float, steps: int) -> list[tuple[float, int]]:
     return [(rate * (2 - (int(a) + int(b)) / steps), int(b - a)) for a, b in pairwise(edges)]
 
 
-def _network(facts: Facts, chosen: Chosen, seed: int | None) -> MLP:
+def _network(features: int, facts: Facts, chosen: Chosen, seed: int | None) -> MLP:
     """A network whose outputs are all zero at first."""
     with drawing_from(Generators.seeded(derived_seed(None) if seed is None else seed)):
-        network = MLP(facts.features, chosen.hidden, facts.outputs, chosen.activation, chosen.dropout)
+        network = MLP(features, chosen.hidden, facts.classes or 1, chosen.activation, chosen.dropout)
     last = [layer for layer in network.modules() if isinstance(layer, nn.Linear)][-1]
     with torch.no_grad():
         last.weight.zero_()

@@ -79,7 +79,7 @@ def with_most_noise(plan):
 
 
 def each_row_bought_a_part(plan):
-    each = tuple(own / plan.max_records_per_person for own in plan.pure_epsilons)
+    each = tuple(epsilon / plan.max_records_per_person for epsilon in plan.pure_epsilons)
     return replace(plan, pure_epsilons=each)
 
 
@@ -88,11 +88,11 @@ BUGS = [
     Bug("accounted for one step less", one_step_less, claims),
     Bug(
         "accounted at half the sampling rate",
-        accounted_as(lambda own: replace(own, batch_size=max(1, own.batch_size // 2))),
+        accounted_as(lambda plan: replace(plan, batch_size=max(1, plan.batch_size // 2))),
         claims,
     ),
     Bug("accounted at the largest noise of all levels", accounted_as(with_most_noise), claims),
     Bug("an approximation quoted as a bound", by_an_approximation, claims),
     Bug("bounds paid for as by one row of a person", accounted_as(each_row_bought_a_part), bought),
-    Bug("bounds not paid for", accounted_as(lambda own: replace(own, pure_epsilons=())), bought),
+    Bug("bounds not paid for", accounted_as(lambda plan: replace(plan, pure_epsilons=())), bought),
 ]

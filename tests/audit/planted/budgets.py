@@ -64,7 +64,7 @@ def largest_delta(patch):
     original = dpbnn.BudgetAccountant._spent
 
     def planted(self, charges, order):
-        return original(self, charges, order)[0], max(delta for own in charges for delta in own.cost[1:])
+        return original(self, charges, order)[0], max(delta for charge in charges for delta in charge.cost[1:])
 
     patch.setattr(dpbnn.BudgetAccountant, "_spent", planted)
 

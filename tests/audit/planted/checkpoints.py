@@ -110,7 +110,7 @@ def journal_after_use(patch):
             original(self, late.pop(0))
 
     def charged(self, ledger, step, mark):
-        self._journal.append(Line(step, mark, self._key))
+        self._journal.append(Line(step, mark, self._key_id))
         ledger.enter(step, mark)
 
     patch.setattr(Journal, "append", planted)

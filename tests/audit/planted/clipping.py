@@ -60,7 +60,7 @@ def mechanism_of_a_frozen_layer():
 
 def rounding():
     """`dpbnn audit`, rounding."""
-    return not all(check.holds for check in audit_rounding().checks)
+    return not audit_rounding().holds
 
 
 def own_gradients():
@@ -68,8 +68,10 @@ def own_gradients():
     model = network()
     for x, y in zip(X[:8] * 3, Y[:8], strict=True):
         loss = nn.functional.cross_entropy(model(x[None]), y[None])
-        own = dict(zip(dict(model.named_parameters()), torch.autograd.grad(loss, model.parameters()), strict=True))
-        norm = float(torch.cat([values.ravel() for values in own.values()]).norm())
+        gradients = dict(
+            zip(dict(model.named_parameters()), torch.autograd.grad(loss, model.parameters()), strict=True)
+        )
+        norm = float(torch.cat([values.ravel() for values in gradients.values()]).norm())
         factor = min(1.0, PLAN.clip_norm / (1 + gradient.ROUNDING_ROOM) / norm)
         found = eager.clip_and_sum(
             compatibility.check_model(model, dpbnn.Categorical(), x[None], y[None]),
@@ -78,7 +80,7 @@ def own_gradients():
             y[None],
             gradient.ClippingSettings(PLAN.clip_norm),
         )
-        if not all(torch.allclose(found.gradients[name], factor * own[name], atol=1e-5) for name in own):
+        if not all(torch.allclose(found.gradients[name], factor * gradients[name], atol=1e-5) for name in gradients):
             return True
     return False
 
@@ -110,8 +112,8 @@ def divided_by_the_batch_that_came(add_noise, sums, size, *how):
 def unclipped(part):
     def change(clipped, again, _):
         raw = again(clip_norm=1e6)
-        own = {name: raw.gradients[name] if part in name else clipped.gradients[name] for name in raw.gradients}
-        return ClippedSum(own, clipped.sensitivity, clipped.types)
+        mixed = {name: raw.gradients[name] if part in name else clipped.gradients[name] for name in raw.gradients}
+        return ClippedSum(mixed, clipped.sensitivity, clipped.types)
 
     return after_clipping(change)
 
@@ -154,8 +156,8 @@ def clip_for_each_layer(patch):
     original = gradient._clip_and_sum_one_part
 
     def planted(gradients, *arguments):
-        for name, own in dict(gradients).items():
-            original({name: own}, *arguments)
+        for name, form in dict(gradients).items():
+            original({name: form}, *arguments)
 
     patch.setattr(gradient, "_clip_and_sum_one_part", planted)
 
@@ -220,8 +222,8 @@ def prior_inside_the_clip(patch):
     original = engines.ENGINES["vmap"]
 
     def planted(objective, weights, x, y):
-        own = original(objective, weights, x, y)
-        return {name: Dense(values.values + weights[name]) for name, values in own.items()}
+        gradients = original(objective, weights, x, y)
+        return {name: Dense(values.values + weights[name]) for name, values in gradients.items()}
 
     patch.setitem(engines.ENGINES, "book_keeping", planted)
 
@@ -246,7 +248,7 @@ def parts_stored_in_float32(patch):
     original = gradient._clip_and_sum_one_part
 
     def planted(gradients, present, settings, observe, total, targets):
-        part, in_float32 = {}, {name: Target(together=target.together) for name, target in targets.items()}
+        part, in_float32 = {}, {name: Target(largest_batch=target.largest_batch) for name, target in targets.items()}
         original(gradients, present, settings, observe, part, in_float32)
         for name, values in part.items():
             total[name] = total.get(name, 0) + values.float().double()

@@ -19,7 +19,7 @@ def stated():
         plan = replace(PLAN, noise_multiplier=noise)
         found = PrivacyGuarantee.for_plan(plan)
         pairs = [(found.epsilon, plan.epsilon())]
-        pairs += [(own, plan.epsilon(name)) for name, own in found.epsilon_by_accountant.items()]
+        pairs += [(epsilon, plan.epsilon(name)) for name, epsilon in found.epsilon_by_accountant.items()]
         pairs += [(found.epsilon_replace_one, plan.epsilon(adjacency="replace_one"))]
         if any(said < costs for said, costs in pairs):
             return True
@@ -49,12 +49,14 @@ def adjacency():
         for size in (None, 60)
     ]
     counted = "the number of rows is public: it was taken from the data"
-    said = [(own.adjacency, counted in own.assumptions) for own in found]
+    said = [(claim.adjacency, counted in claim.assumptions) for claim in found]
     return said != [("zero_out", True), ("add_or_remove", False)]
 
 
 def rounded_down(patch):
-    patch.setattr(guarantee, "rounded_up", lambda own: math.floor(own * 1e4) / 1e4 if math.isfinite(own) else own)
+    patch.setattr(
+        guarantee, "rounded_up", lambda epsilon: math.floor(epsilon * 1e4) / 1e4 if math.isfinite(epsilon) else epsilon
+    )
 
 
 def reasons_forgotten(patch):
@@ -83,7 +85,7 @@ BUGS = [
     Bug("epsilon rounded down", rounded_down, stated),
     Bug(
         "the guarantee of a void run holds",
-        lambda p: p.setattr(PrivacyGuarantee, "holds", property(lambda own: own.plan.is_private)),
+        lambda p: p.setattr(PrivacyGuarantee, "holds", property(lambda self: self.plan.is_private)),
         void,
     ),
     Bug("reasons that void a guarantee forgotten", reasons_forgotten, void),

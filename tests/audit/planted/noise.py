@@ -26,12 +26,12 @@ def of_noise(change):
 
         def planted(self, tensors, scale, step):
             def drawn(at):
-                alone = [torch.zeros_like(own) for own in tensors]
+                alone = [torch.zeros_like(values) for values in tensors]
                 original(self, alone, scale, at)
                 return alone
 
-            for own, noise in zip(tensors, change(drawn, step, scale), strict=True):
-                own += noise
+            for values, noise in zip(tensors, change(drawn, step, scale), strict=True):
+                values += noise
 
         patch.setattr(Randomness, "add_normals", planted)
 
@@ -43,15 +43,17 @@ def noise_on_weights_alone(patch):
     patch.setattr(
         Randomness,
         "add_normals",
-        lambda self, tensors, scale, step: original(self, [own for own in tensors if own.dim() > 1], scale, step),
+        lambda self, tensors, scale, step: original(
+            self, [values for values in tensors if values.dim() > 1], scale, step
+        ),
     )
 
 
 def uniform_noise(patch):
     def planted(self, tensors, scale, step):
         generator = torch.Generator().manual_seed(self.torch_seed("noise", step))
-        for own in tensors:
-            own += scale * 12**0.5 * (torch.rand(own.shape, generator=generator) - 0.5)
+        for values in tensors:
+            values += scale * 12**0.5 * (torch.rand(values.shape, generator=generator) - 0.5)
 
     patch.setattr(Randomness, "add_normals", planted)
 
@@ -60,8 +62,8 @@ def same_noise_in_every_tensor(patch):
     original = Randomness.add_normals
 
     def planted(self, tensors, scale, step):
-        for own in tensors:
-            original(self, [own], scale, step)
+        for values in tensors:
+            original(self, [values], scale, step)
 
     patch.setattr(Randomness, "add_normals", planted)
 
@@ -135,7 +137,7 @@ BUGS = [
     ),
     Bug(
         "noise cut off",
-        of_noise(lambda drawn, step, scale: [own.clamp(-3.4 * scale, 3.4 * scale) for own in drawn(step)]),
+        of_noise(lambda drawn, step, scale: [values.clamp(-3.4 * scale, 3.4 * scale) for values in drawn(step)]),
         mechanism_at_length,
     ),
     Bug("a step without noise", a_step_without_noise, mechanism),
@@ -147,7 +149,7 @@ BUGS = [
     Bug("opposite noise in every second step", of_noise(opposite_in_pairs), mechanism),
     Bug(
         "noise drawn in bfloat16",
-        of_noise(lambda drawn, step, scale: [own.bfloat16().to(own.dtype) for own in drawn(step)]),
+        of_noise(lambda drawn, step, scale: [values.bfloat16().to(values.dtype) for values in drawn(step)]),
         mechanism,
     ),
 ]

@@ -36,8 +36,8 @@ def visible():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(eager, "add_noise", constant)
         releases = [fitted(x, Y, unsafe_seed=0) for x in (X, 3 * X + 1)]
-    shown = [(json.dumps(own.settings, sort_keys=True, default=str), own.history) for own in releases]
-    weights = [own.posterior.weights for own in releases]
+    shown = [(json.dumps(release.settings, sort_keys=True, default=str), release.history) for release in releases]
+    weights = [release.posterior.weights for release in releases]
     same = all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     return shown[0] != shown[1] or not same
 
@@ -102,7 +102,7 @@ def two_releases_in_a_step(patch):
             (second,) = original(self, step)
         finally:
             eager.add_noise, self._ledgers = noise, ledgers
-        return [NoisySum({name: (own + second.gradients[name]) / 2 for name, own in first.gradients.items()})]
+        return [NoisySum({name: (values + second.gradients[name]) / 2 for name, values in first.gradients.items()})]
 
     patch.setattr(eager.EagerSteps, "release", planted)
 

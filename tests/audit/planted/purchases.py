@@ -58,7 +58,7 @@ def charged():
         seen = Watched(patch)
         plan = regressor().fit(*table(), groups=np.arange(PEOPLE * ROWS) // ROWS).settings_.plan
     paid, cost = sorted(plan.pure_epsilons), sorted(seen.costs)
-    return len(paid) != len(cost) or any(own > most * (1 + 1e-6) for own, most in zip(cost, paid, strict=True))
+    return len(paid) != len(cost) or any(spent > most * (1 + 1e-6) for spent, most in zip(cost, paid, strict=True))
 
 
 def cut():
@@ -126,7 +126,7 @@ def bought_again(word):
         original = PurchaseFile.open
 
         def planted(self, *promised):
-            return {purpose: own for purpose, own in original(self, *promised).items() if word not in purpose}
+            return {purpose: permit for purpose, permit in original(self, *promised).items() if word not in purpose}
 
         patch.setattr(PurchaseFile, "open", planted)
 
@@ -135,21 +135,21 @@ def bought_again(word):
 
 def of_all_rows(patch):
     """Bounds are bought before rows are cut."""
-    from dpbnn.privacy.queries.bounds import Purchase
-    from dpbnn.sklearn import estimator
+    from dpbnn.privacy.queries.bounds import BoundsPurchase
+    from dpbnn.sklearn import DPBayesRegressor
 
-    kept, bounds_of, whole = estimator.DPBayesEstimator._kept, Purchase.bounds_of, []
+    rows, bounds_of, whole = DPBayesRegressor._rows, BoundsPurchase.bounds_of, []
 
     def remembered(self, X, y, groups):
         whole[:] = [X, y[:, None]]
-        return kept(self, X, y, groups)
+        return rows(self, X, y, groups)
 
     def of_whole(self, values, ledger):
         parts = whole if values.shape[1] > whole[0].shape[1] else whole[:1]
         return bounds_of(self, np.concatenate(parts, axis=1), ledger)
 
-    patch.setattr(estimator.DPBayesEstimator, "_kept", remembered)
-    patch.setattr(Purchase, "bounds_of", of_whole)
+    patch.setattr(DPBayesRegressor, "_rows", remembered)
+    patch.setattr(BoundsPurchase, "bounds_of", of_whole)
 
 
 def half_the_noise(patch):

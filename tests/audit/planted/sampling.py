@@ -39,7 +39,7 @@ def of_rows(change):
         def planted(self, first_step, end):
             steps = range(first_step, end)
             rows = [np.sort(change(self, lambda step: original(self, step, step + 1)[0], step)) for step in steps]
-            return np.concatenate(rows), np.array([len(own) for own in rows])
+            return np.concatenate(rows), np.array([len(chosen) for chosen in rows])
 
         patch.setattr(PoissonSampler, "in_a_row", planted)
 
@@ -91,7 +91,7 @@ BUGS = [
     Bug("sampling rate taken from the number of records", rate_from_the_data, sampling),
     Bug("batches cut at the expected size", batches_cut_at_the_expected_size, sampling),
     Bug("one record counted twice", of_batches(with_the_first_twice), sampling),
-    Bug("empty batches skipped", of_batches(lambda batches: (own for own in batches if len(own[0]))), sampling),
+    Bug("empty batches skipped", of_batches(lambda batches: (batch for batch in batches if len(batch[0]))), sampling),
     Bug("the same batches again in the next block of steps", of_rows(tables_used_twice), sampling),
     Bug("records that join in pairs", of_rows(in_pairs), sampling),
 ]

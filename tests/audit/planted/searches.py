@@ -22,9 +22,9 @@ def searched(**how):
 
     X = np.random.default_rng(0).uniform(0, 1, (PEOPLE * ROWS, 2))
     y = (X[:, 0] > 0.5).astype(int)
-    own = DPBayesClassifier("sgd", bounds=(0, 1), epochs=3, max_records_per_person=ROWS, **how)
+    estimator = DPBayesClassifier("sgd", bounds=(0, 1), epochs=3, max_records_per_person=ROWS, **how)
     grid = {"learning_rate": [0.1, 1.0]}
-    return DPGridSearch(own, grid, epsilon=3.0).fit(X, y, groups=GROUPS)
+    return DPGridSearch(estimator, grid, epsilon=3.0).fit(X, y, groups=GROUPS)
 
 
 def fits():
@@ -96,7 +96,7 @@ def of_search(name, planted):
 
 
 def one_row_each(original):
-    return lambda plans, delta: original([replace(own, max_records_per_person=1) for own in plans], delta)
+    return lambda plans, delta: original([replace(plan, max_records_per_person=1) for plan in plans], delta)
 
 
 def rows_ignored(patch):
@@ -108,8 +108,8 @@ def rows_ignored(patch):
 
 def the_best_alone(patch):
     def planted(self, of):
-        for own in self.ledgers:
-            own.reconcile()
+        for ledger in self.ledgers:
+            ledger.reconcile()
         return Settled(of.plan, of.entries)
 
     patch.setattr(SearchLedger, "settle", planted)

@@ -111,13 +111,13 @@ def mean_and_spread_apart(patch):
 
     def planted(gradients, present, settings, observe, total, targets):
         how = present, settings, observe
-        if not any(isinstance(own, Joint) for own in gradients.values()):
+        if not any(isinstance(form, Joint) for form in gradients.values()):
             original(gradients, *how, total, targets)
             return
-        dense = {name: own.dense().values for name, own in dict(gradients).items()}
+        dense = {name: form.dense().values for name, form in dict(gradients).items()}
         halves, anywhere = ({}, {}), {name: target.anywhere() for name, target in targets.items()}
         for index, half in enumerate(halves):
-            original({name: Dense(own[:, index]) for name, own in dense.items()}, *how, half, anywhere)
+            original({name: Dense(values[:, index]) for name, values in dense.items()}, *how, half, anywhere)
         for name in dense:
             total[name] = total.get(name, 0) + torch.stack([half[name] for half in halves])
 
@@ -128,8 +128,8 @@ def same_noise_in_mean_and_spread(patch):
     original = Randomness.add_normals
 
     def planted(self, tensors, scale, step):
-        is_joint = all(len(own) == 2 for own in tensors)
-        for part in [[own[half] for own in tensors] for half in (0, 1)] if is_joint else [tensors]:
+        is_joint = all(len(values) == 2 for values in tensors)
+        for part in [[values[half] for values in tensors] for half in (0, 1)] if is_joint else [tensors]:
             original(self, part, scale, step)
 
     patch.setattr(Randomness, "add_normals", planted)

@@ -29,9 +29,9 @@ class WritesToInput(nn.Module):
 
 
 @pytest.mark.guarantees(
-    "A recorded tensor that is changed in place afterwards is noticed, and the pass done again on copies."
+    "A traced tensor that is changed in place afterwards is noticed, and the pass done again on copies."
 )
-def test_an_input_that_is_written_to_after_the_layer_ran_is_recorded_as_it_was():
+def test_an_input_that_is_written_to_after_the_layer_ran_is_traced_as_it_was():
     in_place, plain = WritesToInput(True), WritesToInput(False)
     plain.load_state_dict(in_place.state_dict())
     x, y = torch.randn(5, 8), torch.randint(CLASSES, (5,))
@@ -121,17 +121,17 @@ def test_the_model_is_left_as_it_was_when_an_exception_interrupts():
     assert torch.get_float32_matmul_precision() == precision
 
 
-def test_a_layer_that_is_used_again_waits_for_the_branches_before(monkeypatch):
-    """A stand-in for the branches of a recording: who adds to what another branch has made must have waited for it."""
-    branches, joined, made_in, now = iter(range(1, 100)), set(), {}, [0]
+def test_a_layer_that_is_used_again_waits_for_the_streams_before(monkeypatch):
+    """Numbers stand in for the streams of a capture: what adds to another stream's gradient must have waited for it."""
+    streams, joined, made_in, now = iter(range(1, 100)), set(), {}, [0]
 
     @contextmanager
     def beside():
-        before, now[0] = now[0], next(branches)
+        before, now[0] = now[0], next(streams)
         yield now[0]
         now[0] = before
 
-    original = book_keeping.Recording._add
+    original = book_keeping.Trace._add
 
     def add(self, name, values):
         if name in self.gradients:
@@ -141,7 +141,7 @@ def test_a_layer_that_is_used_again_waits_for_the_branches_before(monkeypatch):
 
     monkeypatch.setattr(book_keeping, "beside", beside)
     monkeypatch.setattr(book_keeping, "join", lambda *own: joined.update(own))
-    monkeypatch.setattr(book_keeping.Recording, "_add", add)
+    monkeypatch.setattr(book_keeping.Trace, "_add", add)
     layer = nn.Linear(4, 4)
     model = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), layer, nn.Linear(4, CLASSES))
     clipped_gradient_sum(model, Categorical(), torch.randn(5, 4), torch.randint(CLASSES, (5,)), 0.2)

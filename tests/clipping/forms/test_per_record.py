@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from dpbnn.clipping.forms import per_record
-from dpbnn.clipping.forms.per_record import Dense, Outer, Reordered, SparseRows, combine
+from dpbnn.clipping.forms.combine import combine
+from dpbnn.clipping.forms.per_record import Dense, Outer, Reordered, SparseRows
 from dpbnn.clipping.rules import rule_for
 
 FACTORS = torch.tensor([0.5, 0.0, 2.0, 1.0, 0.25], dtype=torch.float64)
@@ -75,7 +76,7 @@ def test_the_norm_of_a_linear_layers_output_gradient_is_taken_once_for_weight_an
     ],
 )
 def test_norms_and_sums_never_ask_for_a_value(make, shape):
-    """Tensors without values raise where a GPU would have to wait for one, and could not be recorded in a graph."""
+    """Tensors without values raise where a GPU would have to wait for one, and could not be captured."""
     with torch.device("meta"):
         module = make()
         x = torch.zeros(RECORDS, *shape, dtype=torch.long if isinstance(module, nn.Embedding) else torch.float32)

@@ -8,8 +8,9 @@ from torch import nn
 
 from dpbnn.clipping import check_model, clipped_gradient_sum
 from dpbnn.clipping.engines import ENGINES
+from dpbnn.clipping.forms.combine import combine
 from dpbnn.clipping.forms.per_record import Dense, Outer, SparseRows
-from dpbnn.clipping.forms.tied import Tied, combined
+from dpbnn.clipping.forms.tied import Tied
 from dpbnn.models.likelihoods import Categorical
 from tests.truth import assert_equals_truth, clipped_sum
 
@@ -43,7 +44,7 @@ def true_squares(tied):
 
 @pytest.mark.parametrize("positions", [1, 3])
 def test_norms_and_sums_are_those_of_the_table_written_out(positions):
-    tied = combined(rows(), product(positions))
+    tied = combine(rows(), product(positions))
     assert isinstance(tied, Tied)
     assert torch.allclose(tied.squared_norms(), true_squares(tied), rtol=1e-6)
     factors = torch.rand(RECORDS)
@@ -75,10 +76,10 @@ def test_parts_that_cancel_never_count_less_than_what_is_summed(positions, left)
         [product(1), rows(), Dense(torch.randn(RECORDS, *SHAPE))],
     ],
 )
-def test_any_forms_can_be_combined(parts):
+def test_any_forms_can_be_combine(parts):
     whole = parts[0]
     for part in parts[1:]:
-        whole = combined(whole, part)
+        whole = combine(whole, part)
     expected = sum(part.dense().values for part in parts)
     assert torch.allclose(whole.dense().values, expected, atol=1e-5)
     assert torch.allclose(whole.squared_norms(), expected.double().square().sum(dim=(1, 2)), rtol=1e-5)

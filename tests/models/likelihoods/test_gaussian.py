@@ -1,7 +1,9 @@
 """Gaussian likelihoods against `torch.distributions`, and their limits."""
 
+import json
 import math
 
+import numpy as np
 import pytest
 import scipy.stats
 import torch
@@ -23,6 +25,10 @@ def test_the_gaussian_is_the_negative_log_density_constants_included(noise_std, 
     assert torch.allclose(likelihood.negative_log_likelihood(outputs, targets, weights), expected)
     assert torch.allclose(likelihood.predictive(outputs, weights).variance, torch.full_like(outputs, std**2))
     assert likelihood.initial_weights(2).keys() == ({"likelihood.log_std"} if noise_std is None else set())
+
+
+def test_a_noise_level_of_numpy_can_be_written_to_a_release():
+    assert json.loads(json.dumps(HomoscedasticGaussian(np.float32(0.5)).noise_std)) == 0.5
 
 
 @pytest.mark.parametrize("width", [1, 3])

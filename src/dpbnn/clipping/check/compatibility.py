@@ -17,10 +17,10 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from dpbnn._internals import AnyBatchNorm, AnyInstanceNorm, is_compiled
 from dpbnn._warn import warn
-from dpbnn.clipping.check.model_check import Verdict, refuse_mixing_in, try_out
+from dpbnn.clipping.check.model_check import TrialResult, refuse_mixing_in, try_out
 from dpbnn.clipping.check.synthetic import synthetic_records
-from dpbnn.clipping.engines.book_keeping import record
-from dpbnn.clipping.engines.layout import Treatment
+from dpbnn.clipping.engines.book_keeping import Trace
+from dpbnn.clipping.engines.layout import ModelLayout
 from dpbnn.clipping.objective import Objective
 from dpbnn.clipping.rules import rule_for
 from dpbnn.device.generators import Generators, drawing_from
@@ -53,7 +53,7 @@ class CheckedModel:
     draws: bool
 
 
-_verdicts: WeakKeyDictionary[nn.Module, dict[Any, Verdict]] = WeakKeyDictionary()
+_results: WeakKeyDictionary[nn.Module, dict[Any, TrialResult]] = WeakKeyDictionary()
 
 
 def check_model(
@@ -80,26 +80,26 @@ def check_model(
     """
     _refuse_known_offenders(model)
     key = (likelihood, state_of(model, likelihood), x.shape[1:], x.dtype, x.device, y.shape[1:], y.dtype)
-    known = _verdicts.setdefault(model, {})
+    known = _results.setdefault(model, {})
     is_new, working = must_try or key not in known, replica(model)
     if is_new:
         before = structure_of(model)
-        verdict = try_out(working, likelihood, x, y)
+        result = try_out(working, likelihood, x, y)
         if structure_of(model) != before:
             raise DpbnnError(
                 "The model is changed by runs of its copy: something in it refers to the model itself, where no copy "
                 "can follow, and keeps what records leave there without noise; use the module that it is called with."
             )
-        known[key] = verdict
-    verdict = known[key]
-    likelihood_weights = {name: values.clone() for name, values in verdict.likelihood_weights.items()}
-    objective = Objective(working, likelihood, tuple(likelihood_weights), verdict.treatment)
+        known[key] = result
+    result = known[key]
+    likelihood_weights = {name: values.clone() for name, values in result.likelihood_weights.items()}
+    objective = Objective(working, likelihood, tuple(likelihood_weights), result.layout)
     weights = objective.model_weights() | likelihood_weights
-    if is_new and verdict.engine != "book_keeping":
-        _warn_of_slow_modules(objective, weights, verdict, x, y)
+    if is_new and result.engine != "book_keeping":
+        _warn_of_slow_modules(objective, weights, result, x, y)
     if precision not in (None, "float32"):
-        refuse_mixing_in(precision, objective, weights, x, y, verdict.num_outputs)
-    rest = verdict.num_outputs, verdict.engine, verdict.numbers_written_out, verdict.draws
+        refuse_mixing_in(precision, objective, weights, x, y, result.num_outputs)
+    rest = result.num_outputs, result.engine, result.numbers_written_out, result.draws
     return CheckedModel(model, objective, likelihood_weights, *rest)
 
 
@@ -132,11 +132,11 @@ def _reason_against(module: nn.Module) -> str | None:
     return None
 
 
-def _warn_of_slow_modules(objective: Objective, weights: Weights, verdict: Verdict, x: Tensor, y: Tensor) -> None:
+def _warn_of_slow_modules(objective: Objective, weights: Weights, result: TrialResult, x: Tensor, y: Tensor) -> None:
     """Name what book-keeping has no rule for, if that will be felt."""
-    slow = _slow_modules(objective, weights, verdict.num_outputs, x, y)
+    slow = _slow_modules(objective, weights, result.num_outputs, x, y)
     is_recurrent = any(isinstance(module, RECURRENT) for module in slow.values())
-    if verdict.engine == "loop":
+    if result.engine == "loop":
         how = "Neither book-keeping nor vmap can differentiate {}; gradients are taken one record at a time"
     elif is_recurrent or sum(values.numel() for values in objective.parameters.values()) >= MANY_WEIGHTS:
         how = "Book-keeping has no rule for {}; gradients are written out for every record, by vmap"
@@ -156,7 +156,7 @@ def _slow_modules(
     """The modules whose weights book-keeping loses sight of, on synthetic records."""
     with drawing_from(Generators.seeded(0)), torch.inference_mode(False):
         synthetic = synthetic_records(objective, x, y, 2, num_outputs)
-        lost = record(objective.treated(Treatment({}, None)), weights, *synthetic).strays
+        lost = Trace.of(objective.with_layout(ModelLayout({}, None)), weights, *synthetic).uncovered
     slow = {}
     for name, (module, names) in objective.owners.items():
         if lost & set(names.values()) and rule_for(module) is None and not _is_attention(module):
@@ -167,5 +167,5 @@ def _slow_modules(
 
 
 def _is_attention(module: nn.Module) -> bool:
-    """Book-keeping sees through it, though not in this recording, which takes the records for first everywhere."""
+    """Book-keeping sees through it, though not in this trace, which expects the records first everywhere."""
     return isinstance(module, (nn.MultiheadAttention, NonDynamicallyQuantizableLinear))

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from dpbnn._warn import warn
-from dpbnn.clipping.check.coverage import find_treatment
+from dpbnn.clipping.check.coverage import find_layout
 from dpbnn.clipping.check.synthetic import random_weights, synthetic_records
-from dpbnn.clipping.check.trial import Trial, refuse_impressions
+from dpbnn.clipping.check.trial import Trial, refuse_kept_records
 from dpbnn.clipping.engines import ENGINES
-from dpbnn.clipping.engines.book_keeping import record
-from dpbnn.clipping.engines.layout import Treatment
+from dpbnn.clipping.engines.book_keeping import Trace
+from dpbnn.clipping.engines.layout import ModelLayout
 from dpbnn.clipping.objective import Objective
 from dpbnn.device.execution import computing_in
 from dpbnn.device.generators import Generators, drawing_from
@@ -25,24 +25,24 @@ from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Likelihood, Moments, Probabilities
 from dpbnn.types import Weights
 
-__all__ = ["Verdict", "refuse_mixing_in", "try_out"]
+__all__ = ["TrialResult", "refuse_mixing_in", "try_out"]
 
 POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TrialResult:
     """What a trial found; it holds no reference to the model. `draws` says that the model draws random numbers."""
 
     likelihood_weights: Weights
     num_outputs: int
     engine: str
     numbers_written_out: int
-    treatment: Treatment
+    layout: ModelLayout
     draws: bool
 
 
-def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> Verdict:
+def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> TrialResult:
     """Refuse a model that does not keep records apart, or choose the engine for it."""
     given = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
     full = computing_in("float32", x.device)  # so that nothing coarser is taken for a difference
@@ -57,21 +57,21 @@ def try_out(model: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor) -> V
             drawing.close()
         for trial in trials:
             trial.refuse_state()
-            trial.refuse_blindness()
+            trial.refuse_uninformative_losses()
             trial.refuse_mixing()
             trial.refuse_shared_draws()
         trials[-1].refuse_dependence_on_kinds()
         if draws:
             trials[-1].refuse_draws_in_the_backward_pass()
-        engine, treatment = _fastest_engine(trials[-1])
-        trials = [replace(trial, objective=objective.treated(treatment)) for trial in trials]
+        engine, layout = _fastest_engine(trials[-1])
+        trials = [replace(trial, objective=objective.with_layout(layout)) for trial in trials]
         wipes_features = _warn_of_wiped_features(trials[0])
         for trial in () if wipes_features else trials:
             trial.refuse_dependence_on_size(engine)
         written_out = trials[0].numbers_written_out(engine)
         if engine == "book_keeping":
-            treatment = _laid_out(treatment, trials[-1])
-    return Verdict(likelihood_weights, num_outputs, engine, written_out, treatment, draws)
+            layout = _with_channels_last(layout, trials[-1])
+    return TrialResult(likelihood_weights, num_outputs, engine, written_out, layout, draws)
 
 
 def refuse_mixing_in(
@@ -84,7 +84,7 @@ def refuse_mixing_in(
 
 def _outputs(objective: Objective, weights: Weights, x: Tensor, y: Tensor) -> tuple[int, Weights]:
     """How many outputs the model has, and the likelihood's weights for them."""
-    refuse_impressions(objective, weights, synthetic_records(objective, x, y, 4, num_outputs=1)[0])
+    refuse_kept_records(objective, weights, synthetic_records(objective, x, y, 4, num_outputs=1)[0])
     synthetic_x, synthetic_y = synthetic_records(objective, x, y, 2, num_outputs=1)
     with torch.no_grad():
         outputs = _first_run(objective, weights, synthetic_x)
@@ -124,39 +124,39 @@ def _first_run(objective: Objective, weights: Weights, x: Tensor) -> Tensor:
         ) from error
 
 
-def _fastest_engine(trial: Trial) -> tuple[str, Treatment]:
-    treatment = find_treatment(trial.objective, trial.weights, trial.x, trial.y)
-    if treatment is not None and trial.agrees(treatment):
-        return "book_keeping", treatment
-    if treatment == Treatment():  # records that are first everywhere, and still not what they are alone
+def _fastest_engine(trial: Trial) -> tuple[str, ModelLayout]:
+    layout = find_layout(trial.objective, trial.weights, trial.x, trial.y)
+    if layout is not None and trial.agrees(layout):
+        return "book_keeping", layout
+    if layout == ModelLayout():  # records that are first everywhere, and still not what they are alone
         trial.refuse_dependence_on_size("book_keeping")
     try:
         ENGINES["vmap"](trial.objective, trial.weights, trial.x[:2], trial.y[:2])
     except (RuntimeError, NotImplementedError, ValueError):
-        return "loop", Treatment()
-    return "vmap", Treatment()
+        return "loop", ModelLayout()
+    return "vmap", ModelLayout()
 
 
-def _laid_out(treatment: Treatment, trial: Trial) -> Treatment:
+def _with_channels_last(layout: ModelLayout, trial: Trial) -> ModelLayout:
     """With channels last, where a CPU has images to convolve and pool, and nothing that would show the rounding."""
-    other = replace(treatment, channels_last=True)
-    modules = list(trial.objective.model.modules())
-    pools = any(isinstance(module, POOLS) for module in modules)
+    pools = any(isinstance(module, POOLS) for module in trial.objective.model.modules())
     plain = all(isinstance(module, (nn.Conv2d, nn.Linear)) for module, _ in trial.objective.owners.values())
     if not (pools and plain and trial.x.device.type == "cpu"):
-        return treatment
-    return other if trial.agrees(other) else treatment
+        return layout
+    other = replace(layout, channels_last=True)
+    return other if trial.agrees(other) else layout
 
 
 def _warn_of_wiped_features(trial: Trial) -> bool:
     wipes_out = False
-    for use in record(trial.objective, trial.weights, trial.x[:2], trial.y[:2]).uses:
-        if isinstance(use.call.module, nn.GroupNorm):
-            per_group = use.inputs[0][0].numel() // use.call.module.num_groups
-            if per_group <= 2:
-                wipes_out = True
-                warn(
-                    f"GroupNorm '{use.call.name}' normalises groups of {per_group} number{'s' * (per_group > 1)} and "
-                    "wipes its input out; use LayerNorm, or fewer groups."
-                )
+    for use in Trace.of(trial.objective, trial.weights, trial.x[:2], trial.y[:2]).uses:
+        if not isinstance(use.call.module, nn.GroupNorm):
+            continue
+        per_group = use.inputs[0][0].numel() // use.call.module.num_groups
+        if per_group <= 2:
+            wipes_out = True
+            warn(
+                f"GroupNorm '{use.call.name}' normalises groups of {per_group} number{'s' * (per_group > 1)} and "
+                "wipes its input out; use LayerNorm, or fewer groups."
+            )
     return wipes_out

@@ -20,7 +20,7 @@ from dpbnn.clipping.check.coverage import agrees_with_loop
 from dpbnn.clipping.check.probes import NUM_RECORDS, first_noticed
 from dpbnn.clipping.check.synthetic import FAR_OUT, synthetic_records, with_changed_record, without_padding
 from dpbnn.clipping.engines import ENGINES
-from dpbnn.clipping.engines.layout import Treatment
+from dpbnn.clipping.engines.layout import ModelLayout
 from dpbnn.clipping.forms.joint import is_one_product
 from dpbnn.clipping.objective import Objective
 from dpbnn.device.generators import Generators, drawing_from
@@ -28,7 +28,7 @@ from dpbnn.errors import DpbnnError
 from dpbnn.models.dropout import dropout_layers, evaluating
 from dpbnn.types import Weights
 
-__all__ = ["Trial", "refuse_impressions"]
+__all__ = ["Trial", "refuse_kept_records"]
 
 SIZES = (1, 3, 64)
 SEEDS = (1, 2, 3)
@@ -73,8 +73,8 @@ class Trial:
             self.known[size, seed] = self.losses(self.x[:size], self.y[:size], seed)
         return self.known[size, seed]
 
-    def refuse_blindness(self) -> None:
-        """Losses that are NaN, or that do not depend on the model's output, would show nothing of what it does."""
+    def refuse_uninformative_losses(self) -> None:
+        """Losses that are NaN, or do not depend on the model's output, would not show what the model does."""
         seen = torch.cat([self._is_seen(*part) for part in zip(self.x.split(8), self.y.split(8), strict=True)])
         if seen.sum() < len(seen) / 4:  # a network that is sure of everything is right once in a while
             raise DpbnnError(
@@ -172,16 +172,16 @@ class Trial:
             self._in_a_calm_mode(partial(self._refuse_difference_to_alone, engine))
 
     def _in_a_calm_mode(
-        self, look: Callable[[], bool], failures: tuple[type[Exception], ...] = (RuntimeError,)
+        self, test: Callable[[], bool], failures: tuple[type[Exception], ...] = (RuntimeError,)
     ) -> bool | None:
-        """The result of a look at the model in the first mode in which it is not random and does not fail.
+        """The result of a test in the first mode in which the model is not random and does not fail.
 
         None if there is no such mode. A random model is tried with its dropout layers off, then in evaluation mode.
         """
         for calmer, is_random in CALMER:
             with calmer(self.objective.model), suppress(*failures):
                 if not is_random(self):
-                    return look()
+                    return test()
         return None
 
     def _dtype(self) -> torch.dtype:
@@ -219,11 +219,11 @@ class Trial:
         gradients = ENGINES[engine](self.objective, self.weights, self.x[:2], self.y[:2])
         return sum(self.weights[name].numel() for name, values in gradients.items() if not is_one_product(values))
 
-    def agrees(self, treatment: Treatment) -> bool:
+    def agrees(self, layout: ModelLayout) -> bool:
         """Whether book-keeping gives what a loop gives; a model that is random in all modes shows nothing."""
-        look = partial(agrees_with_loop, self.objective.treated(treatment), self.weights, self.x[:5], self.y[:5])
-        agrees = self._in_a_calm_mode(look, (RuntimeError, ValueError))
-        return treatment == Treatment() if agrees is None else agrees
+        test = partial(agrees_with_loop, self.objective.with_layout(layout), self.weights, self.x[:5], self.y[:5])
+        agrees = self._in_a_calm_mode(test, (RuntimeError, ValueError))
+        return layout == ModelLayout() if agrees is None else agrees
 
 
 def _alike(first: Tensor, second: Tensor, dtype: torch.dtype = torch.float64) -> bool:
@@ -262,7 +262,7 @@ def _kept_values(model: nn.Module) -> dict[str, object]:
     }
 
 
-def refuse_impressions(objective: Objective, weights: Weights, x: Tensor) -> None:
+def refuse_kept_records(objective: Objective, weights: Weights, x: Tensor) -> None:
     """A fresh model must not keep anything of the records that it sees first: two copies see different ones.
 
     A model that cannot be copied, or cannot run, is left to the other checks.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-__all__ = ["FIRST", "NOWHERE", "Layout", "Treatment"]
+__all__ = ["FIRST", "NOWHERE", "Layout", "ModelLayout"]
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ NOWHERE = Layout(None)
 
 
 @dataclass(frozen=True)
-class Treatment:
-    """How book-keeping treats a model: layouts by the name of the layer (or weight), records first where there is none.
+class ModelLayout:
+    """Where a model's tensors hold the records: by layer (or weight), if not in the first dimension.
 
-    `steps` are the operations on tensors that hold no records, in order; None in the trial that finds them.
+    `operations` are those on tensors that hold no records, in order; None in the trial that finds them.
     `channels_last` lays out the weights of convolutions so that their outputs have the channels last, which makes
     pooling on a CPU several times faster.
     """
 
-    layouts: Mapping[str, Layout] = field(default_factory=dict)
-    steps: tuple[str, ...] | None = ()
+    layers: Mapping[str, Layout] = field(default_factory=dict)
+    operations: tuple[str, ...] | None = ()
     channels_last: bool = False

@@ -5,39 +5,43 @@ book-keeping a row belongs to a record by its place, so models with these operat
 """
 
 from collections.abc import Mapping, Sequence
+from types import EllipsisType, NoneType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["picks_rows"]
+__all__ = ["selects_rows"]
 
-PICKS = {
-    *("index_select", "masked_select", "gather", "take", "take_along_dim", "index_copy", "index_add", "index_put"),
-    *("index_put_", "scatter", "scatter_", "scatter_add", "scatter_add_", "masked_scatter", "masked_scatter_"),
-    *("sort", "topk"),
+SELECTIONS = {
+    *("index_select", "masked_select", "gather", "take", "take_along_dim", "put", "index_copy", "index_add"),
+    *("index_put", "index_reduce", "scatter", "scatter_add", "scatter_reduce", "masked_scatter", "sort", "topk"),
 }
-LAST_BY_DEFAULT = {"sort", "topk"}
+"""By the names of functions; in place, each has an underscore behind it."""
+LAST_BY_DEFAULT = {"sort": 1, "topk": 2}
+"""Functions whose dimension is the last if none is given, and its place among the arguments."""
 
 
-def picks_rows(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def selects_rows(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether an operation chooses rows along the first dimension by a tensor, other than each by its own number."""
     name = getattr(func, "__name__", "")
-    if not args or not isinstance(args[0], Tensor):
+    values = args[0] if args else kwargs.get("input")
+    if not isinstance(values, Tensor):
         return False
     if name in ("__getitem__", "__setitem__"):
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
-        if not index or not isinstance(index[0], (Tensor, list)):
+        if not index or isinstance(index[0], (int, slice, EllipsisType, NoneType)):
             return False
-        return len(index) == 1 or not _is_every_row(index[0], len(args[0]))
-    if name not in PICKS:
+        return len(index) == 1 or not _is_every_row(index[0], len(values))
+    name = name.removesuffix("_")
+    if name not in SELECTIONS:
         return False
     if name in LAST_BY_DEFAULT:
-        place = 2 if name == "topk" else 1
+        place = LAST_BY_DEFAULT[name]
         dimension = kwargs.get("dim", args[place] if len(args) > place else -1)
     else:
         dimension = kwargs.get("dim", next((value for value in args[1:] if isinstance(value, int)), 0))
-    return dimension in (0, -args[0].dim())
+    return dimension in (0, -values.dim())
 
 
 def _is_every_row(index: Any, rows: int) -> bool:

@@ -21,7 +21,7 @@ from dpbnn.clipping.forms.per_record import (
 )
 from dpbnn.clipping.objective import wide
 
-__all__ = ["Deferred", "made"]
+__all__ = ["Deferred"]
 
 AT_A_TIME, AT_A_TIME_ON_CUDA = 2**20, 2**25
 """Numbers of per-record gradients that are written out at a time: a CPU's cache holds them; they keep a GPU busy."""
@@ -71,7 +71,7 @@ class Deferred(PerRecordGradient):
         is_written_out = Outer.is_cheaper_written_out(positions, shape[1], shape[0], len(inputs), inputs.device)
         return is_written_out and written_out > max(kept, SMALL)
 
-    def made(self) -> Outer:
+    def products(self) -> Outer:
         """The products, in float32 or wider."""
         outer = Outer(wide(self.inputs), wide(self.output_gradients), self.shape)
         return outer.finite() if self.must_be_finite else outer
@@ -84,13 +84,13 @@ class Deferred(PerRecordGradient):
         return self.squares
 
     def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:  # noqa: D102
-        return self.made().weighted_sum(factors, target)
+        return self.products().weighted_sum(factors, target)
 
     def finite(self) -> "Deferred":  # noqa: D102
         return replace(self, must_be_finite=True)
 
     def dense(self) -> Dense:  # noqa: D102
-        return self.made().dense()
+        return self.products().dense()
 
 
 def _squares(outer: Outer) -> Tensor:
@@ -108,8 +108,3 @@ def _squares(outer: Outer) -> Tensor:
     else:
         least = max(least, positions * 2**-24 / PRODUCT_SHARE)
     return torch.maximum(outer.dense().squared_norms(), (least * terms).square())
-
-
-def made(values: PerRecordGradient) -> PerRecordGradient:
-    """The products that a deferred gradient stands for; any other gradient as it is."""
-    return values.made() if isinstance(values, Deferred) else values

@@ -24,7 +24,6 @@ from dpbnn.clipping.forms.per_record import (
     Outer,
     PerRecordGradient,
     Target,
-    combine,
     least_of_terms,
 )
 from dpbnn.clipping.objective import wide
@@ -66,8 +65,7 @@ class Joint(PerRecordGradient):
         """One draw: sums of squares, which cannot cancel. Several: in float64, and never less than rounding leaves."""
         if len(self.draws) == 1:
             return self.draws[0].squared_norms() + self._spread_of_one()
-        terms: tuple[PerRecordGradient, ...] = self.draws
-        in_mean = reduce(combine, terms).squared_norms()
+        in_mean = reduce(Outer.plus, self.draws).squared_norms()
         return (in_mean + self._spread_of_many()) / len(self.draws) ** 2
 
     def _spread_of_one(self) -> Tensor:

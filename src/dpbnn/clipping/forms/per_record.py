@@ -33,7 +33,6 @@ __all__ = [
     "Reordered",
     "SparseRows",
     "Target",
-    "combine",
     "least_of_terms",
     "row_norms",
 ]
@@ -162,6 +161,11 @@ class Outer(PerRecordGradient):
     def terms(self) -> int:  # noqa: D102
         return self.inputs.shape[2]
 
+    def plus(self, other: "Outer") -> "Outer":
+        """The sum of both: the positions of both."""
+        inputs = torch.cat([self.inputs, other.inputs], dim=2)
+        return Outer(inputs, torch.cat([self.output_gradients, other.output_gradients], dim=2), self.shape)
+
     def squared_norms(self) -> Tensor:
         """One position: ``|a|^2 |g|^2``. Several: ``<A A', G G'>`` in float64 (in float32 it cancels)."""
         if self.inputs.shape[1:3] == (1, 1) and fused.is_used_for(self.inputs):
@@ -234,6 +238,11 @@ class SparseRows(PerRecordGradient):
         totals = torch.zeros_like(values).index_add_(0, position, values[order])
         return SparseRows(pairs // shape[0], pairs % shape[0], totals, num_records, shape)
 
+    def plus(self, other: "SparseRows") -> "SparseRows":
+        """The sum of both."""
+        records, rows = torch.cat([self.records, other.records]), torch.cat([self.rows, other.rows])
+        return SparseRows.merged(records, rows, torch.cat([self.values, other.values]), self.num_records, self.shape)
+
     def squared_norms(self) -> Tensor:  # noqa: D102
         squares = row_norms(self.values).square()
         return squares.new_zeros(self.num_records).index_add_(0, self.records, squares)
@@ -281,20 +290,6 @@ class Reordered(PerRecordGradient):
     def dense(self) -> Dense:  # noqa: D102
         values = self.values.dense().values
         return Dense(values.permute(0, *(1 + axis for axis in self.axes)).reshape(len(values), *self.shape))
-
-
-def combine(first: PerRecordGradient, second: PerRecordGradient) -> PerRecordGradient:
-    """The sum of two contributions to the same parameter: a layer used twice, or tied weights."""
-    if isinstance(first, Outer) and isinstance(second, Outer):
-        inputs = torch.cat([first.inputs, second.inputs], dim=2)
-        return Outer(inputs, torch.cat([first.output_gradients, second.output_gradients], dim=2), first.shape)
-    if isinstance(first, SparseRows) and isinstance(second, SparseRows):
-        records, rows = torch.cat([first.records, second.records]), torch.cat([first.rows, second.rows])
-        values = torch.cat([first.values, second.values])
-        return SparseRows.merged(records, rows, values, first.num_records, first.shape)
-    if isinstance(first, Reordered) and isinstance(second, Reordered) and first.axes == second.axes:
-        return Reordered(combine(first.values, second.values), first.axes, first.shape)
-    return Dense(first.dense().values + second.dense().values)
 
 
 def row_norms(values: Tensor) -> Tensor:

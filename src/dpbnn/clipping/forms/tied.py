@@ -22,12 +22,11 @@ from dpbnn.clipping.forms.per_record import (
     PerRecordGradient,
     SparseRows,
     Target,
-    combine,
     least_of_terms,
     row_norms,
 )
 
-__all__ = ["Tied", "combined"]
+__all__ = ["Tied"]
 
 
 @dataclass(frozen=True)
@@ -80,20 +79,3 @@ class Tied(PerRecordGradient):
 
     def dense(self) -> Dense:  # noqa: D102
         return Dense(self.product.dense().values + self.rows.dense().values)
-
-
-def combined(first: PerRecordGradient, second: PerRecordGradient) -> PerRecordGradient:
-    """The sum of two contributions to the same parameter, in whatever forms they are."""
-    for one, other in ((first, second), (second, first)):
-        if isinstance(one, Tied) and isinstance(other, Outer | SparseRows):
-            product = combine(one.product, other) if isinstance(other, Outer) else one.product
-            rows = combine(one.rows, other) if isinstance(other, SparseRows) else one.rows
-            assert isinstance(product, Outer)
-            assert isinstance(rows, SparseRows)
-            return Tied(product, rows)
-        if isinstance(one, Outer) and isinstance(other, SparseRows):
-            return Tied(one, other)
-        if isinstance(one, Dense) and isinstance(other, SparseRows):
-            places = other.records * other.shape[0] + other.rows
-            return Dense(one.values.flatten(0, 1).index_add(0, places, other.values).view_as(one.values))
-    return combine(first, second)

@@ -38,11 +38,10 @@ def conv_rule(
         g = output_gradients.unflatten(1, (module.groups, -1)).flatten(3)
         if not Outer.is_cheaper_written_out(g.shape[3], module.weight[0].numel(), g.shape[2], len(g), g.device):
             gradients["weight"] = _as_products(module, inputs, g)
+        elif inputs.is_cuda and _is_many(module, len(g), g.shape[3]):
+            gradients["weight"] = _written_out_by_rows(module, inputs, g)
         else:
-            if inputs.is_cuda and _is_many(module, len(g), g.shape[3]):
-                gradients["weight"] = _written_out_by_rows(module, inputs, g)
-            else:
-                gradients["weight"] = _written_out_by_patches(module, inputs, g, patches)
+            gradients["weight"] = _written_out_by_patches(module, inputs, g, patches)
     if "bias" in wanted:
         gradients["bias"] = Dense(output_gradients.flatten(2).sum(dim=2))
     return gradients

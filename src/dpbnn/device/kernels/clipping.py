@@ -1,4 +1,4 @@
-"""Kernels of `dpbnn.clipping.fused`, each program on its own numbers."""
+"""Kernels of `dpbnn.clipping.fused`, each program on other numbers."""
 
 import triton
 import triton.language as tl
@@ -47,29 +47,29 @@ def factors(
     HAS_PRESENT: tl.constexpr, CLIPS: tl.constexpr, ADDS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program for many records."""
-    own = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = own < records
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = rows < records
     total = tl.zeros([BLOCK], tl.float64)
     for term in range(terms):
-        total += tl.load(squared_norms + term * records + own, mask=inside, other=0.0)
+        total += tl.load(squared_norms + term * records + rows, mask=inside, other=0.0)
     one = tl.full([BLOCK], 1.0, tl.float64)
     kept = total <= one * largest * largest
     bound, shift = one * limit + limit_rest, one * offset + offset_rest
     if HAS_PRESENT:
-        kept = kept & tl.load(present + own, mask=inside, other=0).to(tl.int1)
+        kept = kept & tl.load(present + rows, mask=inside, other=0).to(tl.int1)
     factor = one
     if CLIPS:
         norm = tl.sqrt(total)
         factor = bound / (norm + shift if ADDS else tl.maximum(norm, bound))
-    tl.store(out + own, tl.where(kept, factor, 0.0).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + rows, tl.where(kept, factor, 0.0).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["count"])
 def finite(values, out, count, BLOCK: tl.constexpr):
     """One program for a block of numbers."""
-    own = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    numbers = tl.load(values + own, mask=own < count, other=0.0).to(tl.float64)
-    tl.store(out + own, tl.where(tl.abs(numbers) < float("inf"), numbers, 0.0), mask=own < count)
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    numbers = tl.load(values + places, mask=places < count, other=0.0).to(tl.float64)
+    tl.store(out + places, tl.where(tl.abs(numbers) < float("inf"), numbers, 0.0), mask=places < count)
 
 
 @triton.jit
@@ -77,9 +77,9 @@ def scaled(values, weights, out, length, BLOCK: tl.constexpr):
     """One program for a block of one record."""
     row = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    own = tl.load(weights + row)
+    weight = tl.load(weights + row)
     numbers = tl.load(values + row * length + columns, mask=columns < length, other=0.0)
-    result = tl.where(own != 0, numbers.to(tl.float64) * own, 0.0).to(out.dtype.element_ty)
+    result = tl.where(weight != 0, numbers.to(tl.float64) * weight, 0.0).to(out.dtype.element_ty)
     tl.store(out + row * length + columns, result, mask=columns < length)
 
 
@@ -90,10 +90,10 @@ def weighted_sum(values, weights, out, records, length, ROWS: tl.constexpr, COLU
     total = tl.zeros([ROWS, COLUMNS], tl.float64)
     for start in range(0, records, ROWS):
         rows = start + tl.arange(0, ROWS)
-        own = tl.load(weights + rows, mask=rows < records, other=0.0)
+        weight = tl.load(weights + rows, mask=rows < records, other=0.0)
         inside = (rows < records)[:, None] & (columns < length)[None, :]
         numbers = tl.load(values + rows.to(tl.int64)[:, None] * length + columns[None, :], mask=inside, other=0.0)
-        total += tl.where((own != 0)[:, None], numbers.to(tl.float64) * own[:, None], 0.0)
+        total += tl.where((weight != 0)[:, None], numbers.to(tl.float64) * weight[:, None], 0.0)
     tl.store(out + columns, tl.sum(total, axis=0).to(out.dtype.element_ty), mask=columns < length)
 
 
@@ -108,11 +108,11 @@ def weighted_product(
     total = tl.zeros([OF_P, OF_D], tl.float64)
     for start in range(0, rows, ROWS):
         row = start + tl.arange(0, ROWS)
-        own = tl.load(weights + row // positions, mask=row < rows, other=0.0).to(tl.float64)
-        inside = (of_p < p)[:, None] & (own != 0)[None, :]
+        weight = tl.load(weights + row // positions, mask=row < rows, other=0.0).to(tl.float64)
+        inside = (of_p < p)[:, None] & (weight != 0)[None, :]
         g = tl.load(output_gradients + row[None, :] * p + of_p[:, None], mask=inside, other=0.0).to(tl.float64)
-        inside = (own != 0)[:, None] & (of_d < d)[None, :]
+        inside = (weight != 0)[:, None] & (of_d < d)[None, :]
         a = tl.load(inputs + row[:, None] * d + of_d[None, :], mask=inside, other=0.0).to(tl.float64)
-        total = tl.dot(g * own[None, :], a, acc=total, out_dtype=tl.float64)
+        total = tl.dot(g * weight[None, :], a, acc=total, out_dtype=tl.float64)
     inside = (of_p < p)[:, None] & (of_d < d)[None, :]
     tl.store(out + of_p[:, None] * d + of_d[None, :], total.to(out.dtype.element_ty), mask=inside)

@@ -22,10 +22,10 @@ def cross_entropy(
     shifted = numbers - tl.max(numbers, axis=1)[:, None]
     powers = tl.exp(shifted)
     total = tl.sum(powers, axis=1)
-    is_own = columns[None, :] == label[:, None]
-    own = tl.sum(tl.where(is_own & inside, shifted, 0.0), axis=1)
+    is_label = columns[None, :] == label[:, None]
+    at_label = tl.sum(tl.where(is_label & inside, shifted, 0.0), axis=1)
     is_class = (label >= 0) & (label < classes)
-    loss = tl.where(is_class, tl.log(total) - own, float("nan"))
-    slope = tl.where(is_class[:, None], powers / total[:, None] - tl.where(is_own, 1.0, 0.0), float("nan"))
+    loss = tl.where(is_class, tl.log(total) - at_label, float("nan"))
+    slope = tl.where(is_class[:, None], powers / total[:, None] - tl.where(is_label, 1.0, 0.0), float("nan"))
     tl.store(losses + rows, loss, mask=rows < records)
     tl.store(slopes + places, slope, mask=inside)

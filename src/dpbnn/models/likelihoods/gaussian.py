@@ -35,8 +35,8 @@ class HomoscedasticGaussian(Likelihood):
     noise_std: float | None = None
 
     def __post_init__(self) -> None:
-        if self.noise_std is not None:
-            _validate.positive("noise_std", self.noise_std)
+        if self.noise_std is not None:  # as a float: a release writes it to JSON, which has no NumPy numbers
+            object.__setattr__(self, "noise_std", _validate.positive("noise_std", self.noise_std))
 
     def negative_log_likelihood(self, outputs: Tensor, targets: Tensor, weights: Weights) -> Tensor:
         """``(y - f)^2 / (2 std^2) + log std + log(2 pi)/2``, summed over the outputs."""

@@ -20,7 +20,7 @@ from dpbnn.files.atomic import PRIVATE_FOLDER, explained, is_partial, replace_fi
 from dpbnn.files.claim import LOCK, OWNER, Claim, locked
 from dpbnn.privacy.ledger import ChargedStep, Ledger
 from dpbnn.privacy.noise.randomness import Randomness
-from dpbnn.training.checkpoint.journal import HEADER_BYTES, KEY_BYTES, RUN_BYTES, Journal, Line
+from dpbnn.training.checkpoint.journal import HEADER_BYTES, KEY_ID_BYTES, RUN_BYTES, Journal, Line
 
 __all__ = ["Checkpoint", "Saved", "opened"]
 
@@ -101,13 +101,13 @@ class Checkpoint:
         values = vars(saved) | journal | {"version": VERSION}
         with explained(self.path):
             replace_file(self._state, self._claim.token, lambda file: torch.save(values, file), self._claim.check)
-        self._key, self.is_begun = _name_of(saved.key), True
+        self._key_id, self.is_begun = _id_of(saved.key), True
         self._written = time.monotonic()
         self._cost = self._written - start
 
     def charges(self) -> list[ChargedStep]:
         """The releases in the journal when it was opened; only those with the present key have a mark."""
-        return [self._charge(line) for line in self._lines]
+        return [self._charged_step(line) for line in self._lines]
 
     def charge(self, ledger: Ledger, step: int, mark: int) -> None:
         """Enter a release in the journal and in the ledger, if the plan has room for it: only then may it be used.
@@ -121,7 +121,7 @@ class Checkpoint:
             self._catch_up(ledger)
             if not ledger.can_afford(step):
                 return
-            self._journal.append(Line(step, mark, self._key))
+            self._journal.append(Line(step, mark, self._key_id))
             self._catch_up(ledger)
             self._claim.check()
 
@@ -182,14 +182,14 @@ class Checkpoint:
         self._journal = Journal(self._journal_file, values["run"])
         self._lines = self._journal.resume(values["length"], values["digest"])
         self._saved = Saved(**{field.name: values[field.name] for field in fields(Saved)})
-        self._key, self.is_begun = _name_of(self._saved.key), True
+        self._key_id, self.is_begun = _id_of(self._saved.key), True
 
     def _catch_up(self, ledger: Ledger) -> None:
         for line in self._journal.further():
-            ledger.replay(*self._charge(line))
+            ledger.replay(*self._charged_step(line))
 
-    def _charge(self, line: Line) -> ChargedStep:
-        return line.step, line.mark if line.key == self._key else None
+    def _charged_step(self, line: Line) -> ChargedStep:
+        return line.step, line.mark if line.key_id == self._key_id else None
 
 
 @contextmanager
@@ -233,6 +233,6 @@ def _here(storage: Any, location: str) -> Any:
     return storage if is_missing else None
 
 
-def _name_of(key: bytes) -> bytes:
+def _id_of(key: bytes) -> bytes:
     """Tells keys apart in the journal, and says nothing else about them."""
-    return hashlib.blake2b(b"journal", key=key, digest_size=KEY_BYTES).digest()
+    return hashlib.blake2b(b"journal", key=key, digest_size=KEY_ID_BYTES).digest()

@@ -1,9 +1,9 @@
 """The journal: a header, and a line for every release, which is on the disk before the release is used.
 
-Each line holds the step, the fingerprint of what it released, which key its noise came from, and a checksum. The order
-of the lines in the file is what counts: a worker that has written one reads the file up to it, and uses the release
-only if the plan has room for all lines before it and for that one. So a line without room was never
-used, whichever worker wrote it.
+Each line holds the step, the fingerprint of what it released, the id of the key that its noise came from, and a
+checksum. The order of the lines in the file is what counts: a worker that has written one reads the file up to it, and
+uses the release only if the plan has room for all lines before it and for that one. So a release whose line has no room
+was never used, whichever worker wrote it.
 """
 
 import errno
@@ -18,21 +18,21 @@ from typing import NoReturn
 from dpbnn.errors import DpbnnError
 from dpbnn.files.atomic import BINARY, replace_file
 
-__all__ = ["HEADER_BYTES", "KEY_BYTES", "LINE_BYTES", "RUN_BYTES", "Journal", "Line"]
+__all__ = ["HEADER_BYTES", "KEY_ID_BYTES", "LINE_BYTES", "RUN_BYTES", "Journal", "Line"]
 
 MAGIC, VERSION = b"dpbnnjrn", 1
-RUN_BYTES, KEY_BYTES, CHECK_BYTES = 16, 8, 8
-HEADER, LINE = struct.Struct(f"<8sQ{RUN_BYTES}s"), struct.Struct(f"<QQ{KEY_BYTES}s")
+RUN_BYTES, KEY_ID_BYTES, CHECK_BYTES = 16, 8, 8
+HEADER, LINE = struct.Struct(f"<8sQ{RUN_BYTES}s"), struct.Struct(f"<QQ{KEY_ID_BYTES}s")
 HEADER_BYTES, LINE_BYTES = HEADER.size + CHECK_BYTES, LINE.size + CHECK_BYTES
 
 
 @dataclass(frozen=True)
 class Line:
-    """One release: its step, its fingerprint, and which key its noise came from."""
+    """One release: its step, its fingerprint, and the id of the key that its noise came from."""
 
     step: int
     mark: int
-    key: bytes
+    key_id: bytes
 
 
 class Journal:
@@ -77,7 +77,7 @@ class Journal:
 
     def append(self, line: Line) -> None:
         """Write a line; it counts once it has been read again."""
-        packed = LINE.pack(line.step, line.mark, line.key)
+        packed = LINE.pack(line.step, line.mark, line.key_id)
         packed += _check(packed, self.run)
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | BINARY)  # never a new one
         try:
