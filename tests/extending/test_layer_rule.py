@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -12,8 +13,9 @@ from dpbnn.clipping import ClippingSettings, check_model, clip_and_sum, clipped_
 from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.engines.book_keeping import per_record_gradients
 from dpbnn.clipping.engines.per_example import vmap_gradients
-from dpbnn.clipping.forms.per_record import Dense
+from dpbnn.clipping.forms.per_record import ANYWHERE, Dense, Outer, PerRecordGradient, Reordered, SparseRows
 from dpbnn.clipping.rules import RULES, LayerRule
+from dpbnn.clipping.rules.linear import linear_rule
 from dpbnn.errors import DpbnnError
 from dpbnn.types import Draws
 from tests.extending import skeleton
@@ -137,14 +139,23 @@ def test_a_run_trains_with_it_as_with_gradients_that_vmap_writes_out(book_keepin
         torch.testing.assert_close(by_rule[name], values)
 
 
-class Understated(Dense):
+class Understated(PerRecordGradient):
     """Sums what it should, and says that norms are half of what they are."""
 
+    def __init__(self, form):
+        self.form = form.dense()
+
     def squared_norms(self):
-        return super().squared_norms() / 4
+        return self.form.squared_norms() / 4
+
+    def weighted_sum(self, factors, target=ANYWHERE):
+        return self.form.weighted_sum(factors, target)
 
     def finite(self):
         return self
+
+    def dense(self):
+        return self.form
 
 
 def wrong(change):
@@ -157,7 +168,7 @@ def wrong(change):
 WRONG = {
     "a wrong gradient": wrong(lambda found: {name: Dense(2 * g.dense().values) for name, g in found.items()}),
     "a parameter left out": wrong(lambda found: {"offsets": found["offsets"]}),
-    "norms that are too small": wrong(lambda found: {name: Understated(g.dense().values) for name, g in found.items()}),
+    "norms that are too small": wrong(lambda found: {name: Understated(g) for name, g in found.items()}),
     "a parameter that it does not name": LayerRule(PAGE.interaction_rule, ("matrices",)),
 }
 
@@ -197,3 +208,63 @@ def test_a_subclass_and_a_layer_with_layers_inside_have_no_rule():
     nested.call = lambda layer, u, v: layer.inner(layer(u, v))
     for each in (model, nested):
         agrees(each, *records(7, 4), engine="vmap")
+
+
+class Equalised(nn.Linear):
+    """A linear layer whose weights count as their negative: the formula of `nn.Linear` would be wrong."""
+
+    def forward(self, x):
+        return nn.functional.linear(x, -self.weight, self.bias)
+
+
+def equalised_rule(layer, x, output_gradients, wanted):
+    gradients = linear_rule(layer, x, output_gradients, wanted)
+    if "weight" in gradients:
+        gradients |= linear_rule(layer, -x, output_gradients, {"weight"})
+    return gradients
+
+
+class Pooled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = Equalised(64, 64), nn.Linear(64, CLASSES)
+
+    def forward(self, x):
+        return self.outer(torch.tanh(self.inner(x)).mean(1))
+
+
+def test_a_rule_for_a_kind_of_linear_layer_is_used_for_batches_of_any_size(monkeypatch, book_keeping_only):
+    """From 257 records on, weights of `nn.Linear` are measured first and summed later, by its own formula."""
+    monkeypatch.setitem(RULES, Equalised, LayerRule(equalised_rule, any_layout=True))
+    model = Pooled()
+    x = torch.randn(1, 24, 64) + 0.01 * torch.randn(258, 24, 64)
+    y = torch.zeros(258, dtype=torch.long)
+    sums = [clipped_gradient_sum(model, CATEGORICAL, x[:size], y[:size], 0.1).gradients for size in (256, 257, 258)]
+    for fewer, more in pairwise(sums):
+        moved = math.sqrt(sum(float((more[name] - fewer[name]).square().sum()) for name in more))
+        assert 0.09 < moved < 0.1
+
+
+def test_a_rule_that_is_registered_later_is_tried_before_it_is_used(monkeypatch):
+    def of_the_whole_batch(layer, u, v, output_gradients, wanted):
+        forms = PAGE.interaction_rule(layer, u, v, output_gradients, wanted)
+        written_out = {name: form.dense().values for name, form in forms.items()}
+        return {name: Dense(values.sum(0).expand_as(values)) for name, values in written_out.items()}
+
+    model, (x, y) = Model(), records(6)
+    monkeypatch.delitem(RULES, PAGE.Interaction)
+    before = clipped_gradient_sum(model, CATEGORICAL, x, y, 0.5).gradients
+    monkeypatch.setitem(RULES, PAGE.Interaction, replace(RULE, gradients=of_the_whole_batch))
+    with pytest.raises(DpbnnError, match="records"):
+        clipped_gradient_sum(model, CATEGORICAL, x, y, 0.5)
+    monkeypatch.setitem(RULES, PAGE.Interaction, RULE)
+    after = clipped_gradient_sum(model, CATEGORICAL, x, y, 0.5).gradients
+    for name in before:
+        torch.testing.assert_close(before[name], after[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", [Dense, Outer, Reordered, SparseRows])
+def test_a_form_of_gradients_is_not_extended(form):
+    """Joint clipping and tied weights compute with a form's fields: methods of a subclass would not count there."""
+    with pytest.raises(TypeError, match=f"Scaled must extend PerRecordGradient itself, got {form.__name__}"):
+        type("Scaled", (form,), {})

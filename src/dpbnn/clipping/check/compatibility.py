@@ -79,7 +79,8 @@ def check_model(
         The model is left as it is, at every moment.
     """
     _refuse_known_offenders(model)
-    key = (likelihood, state_of(model, likelihood), x.shape[1:], x.dtype, x.device, y.shape[1:], y.dtype)
+    rules = tuple(map(rule_for, model.modules()))
+    key = (likelihood, rules, state_of(model, likelihood), x.shape[1:], x.dtype, x.device, y.shape[1:], y.dtype)
     known = _results.setdefault(model, {})
     is_new, working = must_try or key not in known, replica(model)
     if is_new:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpbnn._internals import without_torch_function, writes_to
 from dpbnn.clipping.engines.hooks import Call, ForwardHooks
@@ -29,6 +29,7 @@ from dpbnn.clipping.forms.deferred import Deferred
 from dpbnn.clipping.forms.per_record import Dense, PerRecordGradient
 from dpbnn.clipping.objective import Objective, wide
 from dpbnn.clipping.rules import rule_for
+from dpbnn.clipping.rules.linear import linear_rule
 from dpbnn.device.execution import full_precision, without_autocast
 from dpbnn.device.streams import beside, join
 from dpbnn.types import Weights
@@ -216,7 +217,7 @@ class Trace:
         with beside() if is_beside else nullcontext() as stream, torch.no_grad(), without_autocast(self.device):
             if prepared:
                 join(self._preparing)
-            names = self._deferred(call, tensors[0], tensors[-1])
+            names = self._deferred(call, tensors[0], tensors[-1]) if rule.gradients is linear_rule else call.weights
             gradients = rule.gradients(call.module, *map(wide, tensors), names, *prepared) if names else {}
             if gradients.keys() != names.keys():
                 raise NotCovered(f"the rule of {type(call.module).__name__} left out {names.keys() - gradients.keys()}")
@@ -231,11 +232,11 @@ class Trace:
 
     def _deferred(self, call: Call, a: Tensor, g: Tensor) -> dict[str, str]:
         """The parameters that are left to the rule; a large linear layer's weight is measured now and summed later."""
-        names, module = dict(call.weights), call.module
-        shape = module.weight.shape if isinstance(module, nn.Linear) and "weight" in names else None
-        if shape is not None and Deferred.keeps_less(a, g, shape):
+        names, weight = dict(call.weights), call.module.weight
+        assert isinstance(weight, Tensor)
+        if "weight" in names and Deferred.keeps_less(a, g, weight.shape):
             with full_precision(self.device):
-                self._add(names.pop("weight"), Deferred.of(a, g, shape))
+                self._add(names.pop("weight"), Deferred.of(a, g, weight.shape))
         return names
 
     def _add(self, name: str, values: PerRecordGradient) -> None:

@@ -78,7 +78,14 @@ ANYWHERE = Target()
 
 
 class PerRecordGradient(ABC):
-    """The gradients of all records of a batch with respect to one parameter."""
+    """The gradients of all records of a batch with respect to one parameter.
+
+    A form extends this class and no other form: some steps compute with the fields of a form, not by its methods.
+    """
+
+    def __init_subclass__(cls) -> None:
+        if PerRecordGradient not in cls.__bases__:
+            raise TypeError(f"{cls.__name__} must extend PerRecordGradient itself, got {cls.__bases__[0].__name__}.")
 
     @property
     def terms(self) -> int:
