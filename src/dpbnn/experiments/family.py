@@ -14,7 +14,7 @@ from dpbnn.experiments.item import Item, Later, Results, Size, each, first
 from dpbnn.experiments.pictures import Figure, titled
 from dpbnn.experiments.settings import DELTA, without_prior
 from dpbnn.experiments.training import IterateAccuracy, steps_of_iterates
-from dpbnn.experiments.words import markdown, number, private, table
+from dpbnn.experiments.words import epsilon_text, markdown, number, table
 from dpbnn.plots import style
 
 __all__ = ["ITEM"]
@@ -33,7 +33,7 @@ SHOWN_ACCURACIES = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97)
 
 def _template(size: Size) -> Results:
     """For each DP-SGD run of the grid, and each DP-SGLD run, its accuracy and epsilon after each epoch."""
-    clip_norms, noises = map(size.some, (CLIP_NORMS, NOISES))
+    clip_norms, noises = map(size.thinned, (CLIP_NORMS, NOISES))
     rows = []
     for rate in RATES:
         rows += [_row(rate, clip_norm, noise, size) for clip_norm, noise in product(clip_norms, noises)]
@@ -70,7 +70,7 @@ def _section(results: Results) -> str:
     for title, (rate, of_sampler) in PANELS.items():
         others, samplers = _members(results, "DP-SGD", rate), _members(results, "DP-SGLD", of_sampler)
         spent = [row["epsilon"][-1] for row in samplers]
-        lines = [[private(most, 3), *_best(samplers, most)[:2], *_best(others, most)] for most in spent]
+        lines = [[epsilon_text(most, 3), *_best(samplers, most)[:2], *_best(others, most)] for most in spent]
         parts += [f"*{title}*", table(headings, lines)]
     return markdown(
         """

@@ -14,9 +14,9 @@ from torch import Tensor
 import dpbnn
 from dpbnn import metrics
 from dpbnn.data import IMAGE_SETS, Images, load_images
-from dpbnn.experiments.item import Job, Later, Outcome, Results, Size, mark_of
+from dpbnn.experiments.item import Job, Later, Outcome, Results, Size, short_hash
 from dpbnn.experiments.settings import METHODS, NETWORKS, Setting, three_ways
-from dpbnn.experiments.words import by_accountant, upward
+from dpbnn.experiments.words import by_accountant, rounded_up
 
 __all__ = [
     "IterateAccuracy",
@@ -62,7 +62,7 @@ class SeededRun(Job):
     @property
     def key(self) -> str:
         """For example "mnist, CNN, DP-SGLD, 1f0a93, seed 0, by epoch"."""
-        name = f"{self.setting.label}, {mark_of(self.settings)}, seed {self.seed}"
+        name = f"{self.setting.label}, {short_hash(self.settings)}, seed {self.seed}"
         return f"{name}, {self.purpose}" if self.purpose else name
 
     @property
@@ -76,7 +76,7 @@ class SeededRun(Job):
         return {name: getattr(self.size, name) for name in self.depends_on}
 
     @property
-    def together(self) -> Hashable:
+    def group(self) -> Hashable:
         """Data, network and length of the run, or the run itself if it is trained alone."""
         return (self.setting.data, self.setting.network, self.setting.steps) if self.at_once else self.key
 
@@ -212,7 +212,7 @@ def epsilons(setting: Any) -> Later:
 
 def tightest_epsilon(setting: Setting) -> Later:
     """Epsilon of the setting by the tightest valid accountant, rounded up."""
-    return Later([], lambda _: upward(setting.plan().epsilon()))
+    return Later([], lambda _: rounded_up(setting.plan().epsilon()))
 
 
 def about(setting: Any, seeds: int) -> Results:

@@ -13,10 +13,9 @@ from typing import Any
 import dpbnn
 from dpbnn import metrics
 from dpbnn.data import Images
-from dpbnn.experiments.comparison import networks_of
 from dpbnn.experiments.item import Item, Outcome, Results, Size, each, first
 from dpbnn.experiments.pictures import MARKS, Figure, titled
-from dpbnn.experiments.settings import BATCH_SHARE, EPOCHS, METHODS, NETWORKS, Recipe
+from dpbnn.experiments.settings import BATCH_SHARE, EPOCHS, METHODS, NETWORKS, Recipe, networks_of
 from dpbnn.experiments.training import SeededRun, images, rounded
 from dpbnn.experiments.words import METHOD, NETWORK, markdown, number, table_of
 from dpbnn.plots import style

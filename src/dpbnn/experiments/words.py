@@ -18,14 +18,14 @@ __all__ = [
     "Column",
     "by_accountant",
     "by_network",
+    "epsilon_text",
     "in_three_ways",
     "markdown",
     "number",
-    "private",
+    "rounded_up",
     "spread",
     "table",
     "table_of",
-    "upward",
 ]
 
 ACCOUNTANTS = ("pld", "rdp", "gdp")
@@ -87,14 +87,14 @@ def by_accountant(plan: dpbnn.PrivacyPlan) -> dict[str, float] | None:
     """Epsilon by each accountant, rounded up; None without privacy. GDP is an approximation, which can be too small."""
     if not plan.is_private:
         return None
-    return {name: upward(plan.epsilon(accountant=name)) for name in ACCOUNTANTS}
+    return {name: rounded_up(plan.epsilon(accountant=name)) for name in ACCOUNTANTS}
 
 
-def upward(epsilon: float, decimals: int = 4) -> float:
+def rounded_up(epsilon: float, decimals: int = 4) -> float:
     """The next larger number of so many decimals: a guarantee is not rounded down."""
     return math.ceil(epsilon * 10**decimals - 1e-9) / 10**decimals
 
 
-def private(epsilon: float | None, decimals: int = 4) -> str:
+def epsilon_text(epsilon: float | None, decimals: int = 4) -> str:
     """An epsilon as text, rounded up."""
-    return number(None if epsilon is None else upward(epsilon, decimals), decimals)
+    return number(None if epsilon is None else rounded_up(epsilon, decimals), decimals)
