@@ -88,7 +88,7 @@ def _curve(what: str, size: Size) -> Later:
     epochs = range(1, 16) if size.is_full else (1, 5, 15)
     job = Epsilons(what, CURVES[what], 60_000, 256, tuple(epoch * 60_000 // 256 for epoch in epochs), 1e-5)
     return Later(
-        [job], lambda jobs: [{"epoch": e} | point for e, point in zip(epochs, jobs[0]["epsilon"], strict=True)]
+        [job], lambda jobs: [{"epoch": epoch} | point for epoch, point in zip(epochs, jobs[0]["epsilon"], strict=True)]
     )
 
 

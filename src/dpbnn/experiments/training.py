@@ -87,8 +87,8 @@ class SeededRun(Job):
 
     def data(self, device: str) -> Any:
         """The records for training, as many as the setting says, and for tests."""
-        every, records = images(self.setting.data, self.size, device), self.setting.records
-        return replace(every, x=every.x[:records], y=every.y[:records])
+        data, records = images(self.setting.data, self.size, device), self.setting.records
+        return replace(data, x=data.x[:records], y=data.y[:records])
 
     @abstractmethod
     def measure(self, release: dpbnn.Release, data: Any) -> Outcome:
@@ -241,9 +241,9 @@ def rows_in_three_ways(data: str, priors: Mapping[str, str], kind: str, names: I
 @cache
 def images(name: str, size: Size, device: str) -> Images:
     """As many images as the size says, standardized by public constants, on the device."""
-    every = load_images(name).standardized()
+    data = load_images(name).standardized()
     train, test = slice(0, size.records), slice(0, size.test_records)
-    return Images(name, every.x[train], every.y[train], every.x_test[test], every.y_test[test]).to(device)
+    return Images(name, data.x[train], data.y[train], data.x_test[test], data.y_test[test]).to(device)
 
 
 @cache

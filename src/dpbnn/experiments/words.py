@@ -76,11 +76,11 @@ def number(value: float | None, decimals: int = 3) -> str:
 def spread(values: Sequence[float | None], decimals: int = 3) -> str:
     """The median, with the least and the largest, of the runs that have not diverged; a dash where there are none."""
     known = [value for value in values if value is not None]
-    lost = f"{len(values) - len(known)} of {len(values)} diverged" if len(known) < len(values) else ""
+    diverged = f"{len(values) - len(known)} of {len(values)} diverged" if len(known) < len(values) else ""
     if len(known) < 2:
-        return ", ".join(part for part in (number(known[0], decimals) if known else "", lost) if part) or "-"
+        return ", ".join(part for part in (number(known[0], decimals) if known else "", diverged) if part) or "-"
     middle, least, largest = (number(value, decimals) for value in (statistics.median(known), min(known), max(known)))
-    return f"{middle} ({least} to {largest}{f'; {lost}' if lost else ''})"
+    return f"{middle} ({least} to {largest}{f'; {diverged}' if diverged else ''})"
 
 
 def by_accountant(plan: dpbnn.PrivacyPlan) -> dict[str, float] | None:
