@@ -13,6 +13,7 @@ Each function returns the checked value, so that a check reads as an assignment:
 import math
 import numbers
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NoReturn
 
 from dpbnn.errors import DpbnnError
@@ -35,9 +36,10 @@ def _shown(value: object) -> str:
 
 def finite(name: str, value: object) -> float:
     """A finite real number, as a float."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        refuse(name, "a finite number", value)
-    return float(value)
+    with suppress(OverflowError):  # a whole number beyond float64
+        if not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value):
+            return float(value)
+    refuse(name, "a finite number", value)
 
 
 def positive(name: str, value: object) -> float:

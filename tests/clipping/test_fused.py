@@ -175,7 +175,7 @@ def test_a_record_moves_the_sum_of_parts_by_what_it_contributes(device, monkeypa
     """The first parts of a batch of 20,000 records: more would take the interpreter long."""
     parts = case(name, values := that_round_both_ways(2 * 64, 64), device)
     use(monkeypatch, way)
-    assert moved(*parts, sums=Sums(together=20_000), micro_batch_size=64) == float(values[0])
+    assert moved(*parts, sums=Sums(largest_batch=20_000), micro_batch_size=64) == float(values[0])
 
 
 def test_small_products_of_records_that_may_cancel_take_several_launches(device, monkeypatch):

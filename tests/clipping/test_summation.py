@@ -65,10 +65,10 @@ def test_a_float32_sum_in_a_row_would_have_been_moved_by_more():
 
 
 @pytest.mark.guarantees("Rounding of the sum stays within its share of the clip norm (`dpbnn.clipping.summation`).")
-@pytest.mark.parametrize("together", [10, 259, 300, 512, 2000, 60_000])
-def test_sums_are_as_close_to_the_truth_as_promised(together):
+@pytest.mark.parametrize("largest_batch", [10, 259, 300, 512, 2000, 60_000])
+def test_sums_are_as_close_to_the_truth_as_promised(largest_batch):
     """Even if all records were as long as they may be: n u C / 2 for each that is added up in a row."""
-    n = min(together, 1500)
+    n = min(largest_batch, 1500)
     torch.manual_seed(0)
     factors = torch.rand(n).double()
     factors[3] = 0.0
@@ -90,7 +90,7 @@ def test_sums_are_as_close_to_the_truth_as_promised(together):
     }
     for name, (form, truth) in forms.items():
         longest = float((factors * lengths[name]).max())
-        off = float((form.weighted_sum(factors, Target(together=together)).double() - truth).norm())
+        off = float((form.weighted_sum(factors, Target(largest_batch=largest_batch)).double() - truth).norm())
         assert off <= (summation.SHARE / 2 + 2**-24 * n) * longest, name
 
 
@@ -138,17 +138,17 @@ def test_terms_that_cancel_are_at_most_so_many_clip_norms(dtype):
     assert 1 / least_of_terms(dtype) <= summation.MOST_CANCELLING
 
 
-@pytest.mark.parametrize("together", [1, 4096, 20_000, 262_144, 10**7])
+@pytest.mark.parametrize("largest_batch", [1, 4096, 20_000, 262_144, 10**7])
 @pytest.mark.parametrize("terms", [1, 2, 49, 300])
 @pytest.mark.parametrize("records", [1, 500, 4096])
-def test_terms_of_so_few_records_are_added_up_at_a_time_that_rounding_stays_within_its_share(records, terms, together):
-    together = max(records, together)
-    parts = summation.slices(records, terms, together)
+def test_terms_are_added_so_few_at_a_time_that_rounding_stays_within_its_share(records, terms, largest_batch):
+    largest_batch = max(records, largest_batch)
+    parts = summation.slices(records, terms, largest_batch)
     assert [row for part in parts for row in range(records)[part]] == list(range(records))
     largest = max(len(range(records)[part]) for part in parts)
     ratio = 2 * summation.MOST_CANCELLING if terms > 1 else 0
-    assert together * terms * (records + ratio * largest) * 2.0**-53 <= summation.SHARE / 2
-    if together <= 4096:
+    assert largest_batch * terms * (records + ratio * largest) * 2.0**-53 <= summation.SHARE / 2
+    if largest_batch <= 4096:
         assert len(parts) == 1, "batches of one part are added up at once"
 
 
@@ -180,7 +180,7 @@ def test_sums_are_the_same_for_any_number_of_records_at_a_time(name, monkeypatch
     factors = 2.0 ** -torch.randint(4, (64,)).double()
     outer, first, second = cancelling(64, 300), cancelling(64, 1), cancelling(64, 1)
     owners, values = torch.arange(64).repeat(3), torch.randint(9, (192, 3)).float()
-    form, together = {
+    form, largest_batch = {
         "outer": (outer, 10**7),
         "outer in float64": (Outer(outer.inputs.double(), outer.output_gradients.double(), outer.shape), 10**7),
         "tied": (Tied(outer, SparseRows.merged(owners, torch.randint(2, (192,)), values, 64, outer.shape)), 10**7),
@@ -189,7 +189,7 @@ def test_sums_are_the_same_for_any_number_of_records_at_a_time(name, monkeypatch
     whole = form.weighted_sum(factors, Target(dtype=torch.float64))
     found, at_a_time = [], summation._at_a_time
     monkeypatch.setattr(summation, "_at_a_time", lambda *given: found.append(at_a_time(*given)) or found[-1])
-    assert torch.equal(form.weighted_sum(factors, Target(None, torch.float64, together)), whole)
+    assert torch.equal(form.weighted_sum(factors, Target(None, torch.float64, largest_batch)), whole)
     assert 1 < min(found) < 32, "a few at a time"
 
 

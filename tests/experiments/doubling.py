@@ -26,7 +26,7 @@ class Doubling(Job):
         return {"version": self.version}
 
     @property
-    def together(self):
+    def group(self):
         return self.number % 2
 
     @classmethod

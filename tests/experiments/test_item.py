@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from dpbnn.experiments import FULL, ITEMS, QUICK
-from dpbnn.experiments.item import Item, Later, each, first, mark_of
+from dpbnn.experiments.item import Item, Later, each, first, short_hash
 from tests.experiments.doubling import Doubling
 
 
@@ -37,7 +37,7 @@ def test_the_settings_of_a_job_are_json_and_a_part_of_its_key(name):
     assert jobs
     for job in jobs.values():
         assert json.loads(json.dumps(job.settings)) is not None
-        assert mark_of(job.settings) in job.key, "other settings give another key"
+        assert short_hash(job.settings) in job.key, "other settings give another key"
 
 
 def test_reliability_and_confidence_are_of_the_same_runs():

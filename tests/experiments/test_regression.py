@@ -9,7 +9,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
 from dpbnn.experiments import FULL, QUICK
-from dpbnn.experiments.regression import BEST, NOISE_MEAN_SQUARE, Regression, simulate
+from dpbnn.experiments.regression import NOISE_MEAN_SQUARE, SETTINGS, Regression, simulate
 from tests.experiments.stored import TINY, middle, published
 
 
@@ -63,7 +63,8 @@ def test_over_twenty_seeds_nobody_predicts_better_than_the_oracle():
 
 
 def test_a_run_is_measured_beside_the_oracle_of_its_simulation():
-    setting = replace(BEST["bbp"], steps=3, is_private=False, method=replace(BEST["bbp"].method, learning_rate=0.01))
+    best = SETTINGS["bbp"]["best"]
+    setting = replace(best, steps=3, is_private=False, method=replace(best.method, learning_rate=0.01))
     first, second = Regression.run_all(Regression.of(setting, TINY, seeds=2), "cpu")
     assert (first["epsilon"], second["bands"]) == (None, None)
     assert {name: len(line) for name, line in first["bands"].items()} == dict.fromkeys(first["bands"], 81)

@@ -51,7 +51,7 @@ def test_what_is_measured_is_a_part_of_the_key():
     assert job.key.startswith("mnist, CNN, DP-SGLD, ")
     assert job.key != training.Training(setting, 0, replace(TINY, draws=4)).key
     assert job.key != training.Training(setting, 1, TINY).key
-    assert job.together == training.Training(setting, 1, TINY).together
+    assert job.group == training.Training(setting, 1, TINY).group
 
 
 @pytest.mark.usefixtures("synthetic_images")

@@ -2,7 +2,7 @@
 
 import math
 
-from dpbnn.experiments.words import markdown, number, private, spread, upward
+from dpbnn.experiments.words import epsilon_text, markdown, number, rounded_up, spread
 
 
 def test_figures_become_words():
@@ -12,7 +12,8 @@ def test_figures_become_words():
     assert spread([None, None]) == "2 of 2 diverged"
     assert spread([]) == number(None) == "-"
     assert number(3.7e61) == "4e+61"
-    assert [upward(0.89370151), upward(0.8937), private(0.3125, 3), private(None)] == [0.8938, 0.8937, "0.313", "-"]
+    assert [rounded_up(0.89370151), rounded_up(0.8937)] == [0.8938, 0.8937]
+    assert [epsilon_text(0.3125, 3), epsilon_text(None)] == ["0.313", "-"]
     assert number(math.pi, 2) == "3.14"
     assert (
         markdown("""

@@ -99,6 +99,8 @@ def test_json_gives_the_same_guarantee_back(guarantee):
         ({"holds": False}, "holds must be True, as the other fields say, got False"),
         ({"accountant": "gdp"}, "accountant of a guarantee must be one of 'pld', 'rdp'"),
         ({"plan": 3}, "PrivacyPlan must be a JSON object, got 3"),
+        ({"epsilon": "0.8645"}, "epsilon must be a finite number, got '0.8645'"),
+        ({"epsilon_by_accountant": [0.8645]}, r"epsilon_by_accountant must be a JSON object, got \[0.8645\]"),
     ],
 )
 def test_json_that_is_not_a_guarantee_is_refused(edit, message):
@@ -110,7 +112,7 @@ def test_json_that_is_not_a_guarantee_is_refused(edit, message):
 def test_what_is_no_plan_or_no_list_of_reasons_is_refused():
     with pytest.raises(DpbnnError, match="plan must be a PrivacyPlan, got None"):
         PrivacyGuarantee.for_plan(None)
-    with pytest.raises(DpbnnError, match="voided_by must be a list of reasons, got 'seeded'"):
+    with pytest.raises(DpbnnError, match="voided_by must be a list of texts, got 'seeded'"):
         PrivacyGuarantee.for_plan(PLAN, voided_by="seeded")
 
 

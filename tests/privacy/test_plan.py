@@ -205,6 +205,7 @@ def test_json_gives_the_same_plan_back(original):
         ({"steps": -5}, "steps must be >= 1, got -5"),
         ({"clip_norm": None}, "clip_norm must be a finite number, got inf"),
         ({"noise_multiplier": {}}, "noise_multiplier must be a finite number"),
+        ({"noise_multiplier": 10**400}, "noise_multiplier must be a finite number, got a int"),
     ],
 )
 def test_json_that_is_not_a_plan_is_refused(edit, message):

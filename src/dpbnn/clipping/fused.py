@@ -1,4 +1,4 @@
-"""What clipping does between matrix products, in one launch each: for CUDA devices where Triton is there.
+"""The operations of clipping between matrix products, in one launch each: for CUDA devices with Triton.
 
     squares            |v_i|^2
     products           |a_i|^2 |g_i|^2
@@ -98,13 +98,13 @@ def factors(terms: Tensor, present: Tensor | None, largest: float, limit: float,
 
 
 def _in_two(value: float) -> tuple[float, float]:
-    """A number and what float32 leaves of it: Triton hands numbers over in float32."""
+    """A number as the sum of two: Triton passes numbers in float32."""
     coarse = float(np.float32(value))
     return coarse, 0.0 if math.isinf(value) else value - coarse
 
 
 def finite(values: Tensor) -> Tensor:
-    """In float64, with zeros in the place of what is not finite."""
+    """In float64, with zeros in place of numbers that are not finite."""
     values = values.contiguous()
     out = torch.empty_like(values, dtype=torch.float64)
     with torch.cuda.device_of(values):
@@ -124,7 +124,7 @@ def scaled(values: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
 def weighted_sum(
     values: Tensor, weights: Tensor, out: Tensor | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """``sum_i f_i v_i`` of ``[records, ...]`` in this type; `out` is where it is to lie, in any type."""
+    """``sum_i f_i v_i`` of ``[records, ...]`` in this type, or in `out`, of any type."""
     values = values.contiguous()
     length = values[0].numel()
     is_place = out is not None and out.is_contiguous()

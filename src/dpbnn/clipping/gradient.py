@@ -1,4 +1,4 @@
-"""Per-record gradients, their norms, clip factors and sums: a batch in parts, by the engine that is right for a model.
+"""Per-record gradients, their norms, clip factors and sums: a batch in parts, by the engine that fits the model.
 
     flat:       sum_i min(1, C / |g_i|) g_i          automatic:  sum_i C g_i / (|g_i| + gamma)
 
@@ -38,7 +38,7 @@ LARGEST_MULTIPLIER = 1e6
 LARGEST_NORM = 1e18
 """A gradient beyond this norm is treated as not finite: its square would leave float32."""
 
-# Freed at once: the C library then keeps freed blocks up to this size, where it would give their pages back and fetch
+# Freed at once: from then on the C library keeps freed blocks up to this size, and does not return their pages to fetch
 # them again in every step.
 torch.empty(30 * 2**18)
 
@@ -70,14 +70,14 @@ class Sums:
     """Where the sums over some records go.
 
     Args:
-        memory: by the weight's name; used where these records are taken at once, or added to.
+        memory: by the weight's name; the sums are written here if the records are taken at once.
         adds_up: `memory` holds float64 sums over other records of the batch, to which these are added.
-        together: the largest number of records in the batch; None: these are all.
+        largest_batch: the most records that the whole batch can have; None: these are all.
     """
 
     memory: Weights = field(default_factory=dict)
     adds_up: bool = False
-    together: int | None = None
+    largest_batch: int | None = None
 
 
 def clip_and_sum(
@@ -97,7 +97,7 @@ def clip_and_sum(
     Args beyond those of `clipped_gradient_sum`:
         where: the weights, or draws of them.
         settings: how the records are clipped and added up.
-        present: tells records from padding, which contributes zero.
+        present: False for padding, which contributes zero.
         sums: where the sums go.
         masks: generators for the model's draws.
         observe: is called with the norms of each part, which are private.
@@ -108,10 +108,10 @@ def clip_and_sum(
     in_parts = sums.adds_up or len(x) > size
     memory = {} if in_parts else sums.memory
     dtype = torch.float64 if settings.in_float64 or in_parts else None
-    targets = {name: Target(memory.get(name), dtype, sums.together or len(x)) for name in like}
+    targets = {name: Target(memory.get(name), dtype, sums.largest_batch or len(x)) for name in like}
     total = dict(sums.memory) if sums.adds_up else {}
     with torch.inference_mode(False):
-        x, y = _plain(x), _plain(y)
+        x, y = _detached(x), _detached(y)
         for part_x, part_y, part_present in parts(x, y, present, size, pads=checked.engine != "loop"):
             for drawing in _secret_draws(checked.draws or settings.no_sync, masks, x.device):
                 at_each = []
@@ -176,7 +176,7 @@ def draws_of(where: Weights | Draws) -> tuple[Weights, ...]:
     return where.weights if isinstance(where, Draws) else (where,)
 
 
-def _plain(values: Tensor) -> Tensor:
+def _detached(values: Tensor) -> Tensor:
     """Outside of autograd; a tensor made in inference mode cannot be differentiated and is copied."""
     return values.clone() if values.is_inference() else values.detach()
 

@@ -14,8 +14,9 @@ from dpbnn.types import Draws, Weights
 __all__ = ["ROWS_ALIKE", "part_size", "parts"]
 
 WRITTEN_OUT_NUMBERS = 2**26
+"""The most numbers of per-record gradients that are written out in a part."""
 ROWS_ALIKE = 16
-"""In matrices of so many rows, or a multiple, kernels for CPUs round all rows alike, for most widths."""
+"""In matrices of this many rows, or a multiple, kernels for CPUs round all rows alike, for most widths."""
 
 
 def part_size(checked: CheckedModel, where: Weights | Draws, micro_batch_size: int | None) -> int:

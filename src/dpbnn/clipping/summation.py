@@ -66,16 +66,16 @@ FAST_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 """Compute capabilities of GPUs that multiply in float64 about as fast as in float32."""
 
 
-def _longest(together: float, dtype: torch.dtype, share: float = SHARE) -> int:
-    """How many of `together` records may be added in a row for rounding to stay below `share`."""
-    if together > LARGEST_PART and dtype != torch.float64:
+def _longest(largest_batch: float, dtype: torch.dtype, share: float = SHARE) -> int:
+    """How many records of such a batch may be added in a row for rounding to stay below `share`."""
+    if largest_batch > LARGEST_PART and dtype != torch.float64:
         return 0
-    return int(min(together, share / (torch.finfo(dtype).eps / 2 * max(1, together))))
+    return int(min(largest_batch, share / (torch.finfo(dtype).eps / 2 * max(1, largest_batch))))
 
 
-def type_for(dtype: torch.dtype, together: float) -> torch.dtype:
+def type_for(dtype: torch.dtype, largest_batch: float) -> torch.dtype:
     """This type, if all records may be added up in a row in it; else float64."""
-    return dtype if _longest(together, dtype) >= together else torch.float64
+    return dtype if _longest(largest_batch, dtype) >= largest_batch else torch.float64
 
 
 def refuse_inexact(records: int, part: int, terms: int) -> None:
@@ -96,27 +96,27 @@ def refuse_inexact(records: int, part: int, terms: int) -> None:
         )
 
 
-def slices(records: int, terms: int, together: int) -> list[slice]:
+def slices(records: int, terms: int, largest_batch: int) -> list[slice]:
     """The records to add at a time in float64, if each has `terms` terms that may cancel."""
-    at_a_time = _at_a_time(records, terms, together)
+    at_a_time = _at_a_time(records, terms, largest_batch)
     return [slice(start, start + at_a_time) for start in range(0, max(1, records), at_a_time)]
 
 
-def _at_a_time(records: int, terms: int, together: int) -> int:
+def _at_a_time(records: int, terms: int, largest_batch: int) -> int:
     """The m of the module's docstring, for any part of a batch."""
-    return max(1, records if terms <= 1 else _exact_at_a_time(records, terms, together))
+    return max(1, records if terms <= 1 else _exact_at_a_time(records, terms, largest_batch))
 
 
-def _exact_at_a_time(records: int, terms: int, together: int) -> int:
+def _exact_at_a_time(records: int, terms: int, largest_batch: int) -> int:
     """The m for which ``n T (k + 2 r m) u`` stays within its share; less than one if there is none."""
-    allowed = SHARE / 2 / (torch.finfo(torch.float64).eps / 2 * max(1, together) * terms)
-    return math.floor((allowed - min(LARGEST_PART, max(records, together))) / (2 * MOST_CANCELLING))
+    allowed = SHARE / 2 / (torch.finfo(torch.float64).eps / 2 * max(1, largest_batch) * terms)
+    return math.floor((allowed - min(LARGEST_PART, max(records, largest_batch))) / (2 * MOST_CANCELLING))
 
 
-def of_rows(values: Tensor, factors: Tensor, together: int, dtype: torch.dtype) -> Tensor:
+def of_rows(values: Tensor, factors: Tensor, largest_batch: int, dtype: torch.dtype) -> Tensor:
     """``sum_i factors_i values_i``, for ``[records, ...]``, in this type."""
-    longest = _longest(together, values.dtype)
-    if longest >= min(together, len(values)):  # padding rows are zero and add no rounding error
+    longest = _longest(largest_batch, values.dtype)
+    if longest >= min(largest_batch, len(values)):  # padding rows are zero and add no rounding error
         return (factors.to(values.dtype) @ values.unsqueeze(-1).flatten(1)).view(values.shape[1:]).to(dtype)
     total = values.new_zeros(values.shape[1:], dtype=torch.float64)
     is_short = longest < SHORTEST_OF_ROWS
@@ -127,32 +127,32 @@ def of_rows(values: Tensor, factors: Tensor, together: int, dtype: torch.dtype) 
     return total.to(dtype)
 
 
-def of_products(inputs: Tensor, output_gradients: Tensor, factors: Tensor, together: int, out: Tensor) -> None:
+def of_products(inputs: Tensor, output_gradients: Tensor, factors: Tensor, largest_batch: int, out: Tensor) -> None:
     """``sum_i factors_i sum_t output_gradients_it inputs_it'``, for ``[records, groups, positions, ...]``.
 
     `out` is ``[groups, p, d]``, in the inputs' type or in float64, and is written over.
     """
     dtype, positions = inputs.dtype, inputs.shape[2]
     if is_one_launch(inputs, output_gradients):
-        _in_launches(inputs[:, 0], output_gradients[:, 0], factors, together, out[0])
+        _in_launches(inputs[:, 0], output_gradients[:, 0], factors, largest_batch, out[0])
         return
-    count = together if positions == 1 else math.inf
+    count = largest_batch if positions == 1 else math.inf
     # Half of SHARE for the pieces, half for adding them: n k u <= SHARE / 2 and n^2 u / k <= SHARE / 2, so n <= k^2.
     at_a_time = len(inputs) if type_for(dtype, count) == dtype else _longest(count, dtype, SHARE / 2)
     is_coarse = is_done_in_float64(inputs) or at_a_time < SHORTEST < len(inputs) or count > at_a_time**2
     if is_coarse and dtype != torch.float64:
-        in_float64(inputs, output_gradients, factors, together, out)
+        in_float64(inputs, output_gradients, factors, largest_batch, out)
         return
     if dtype == torch.float64:
-        at_a_time = _at_a_time(len(inputs), positions, together)
+        at_a_time = _at_a_time(len(inputs), positions, largest_batch)
     total = out if out.dtype == dtype else torch.empty_like(out, dtype=dtype)
     _add_up(inputs, output_gradients, factors, at_a_time, total)
     _copy(total, out)
 
 
-def _in_launches(inputs: Tensor, output_gradients: Tensor, factors: Tensor, together: int, out: Tensor) -> None:
+def _in_launches(inputs: Tensor, output_gradients: Tensor, factors: Tensor, largest_batch: int, out: Tensor) -> None:
     """One launch, unless the terms of so many records might cancel."""
-    at_a_time = _at_a_time(len(inputs), inputs.shape[1], together)
+    at_a_time = _at_a_time(len(inputs), inputs.shape[1], largest_batch)
     if at_a_time >= len(inputs):
         fused.weighted_product(inputs, output_gradients, factors, out)
         return
@@ -182,14 +182,14 @@ def multiplies_fast_in_float64(device: torch.device) -> bool:
 
 
 def in_float64(
-    inputs: Tensor, output_gradients: Tensor, factors: Tensor, together: int, out: Tensor | None = None
+    inputs: Tensor, output_gradients: Tensor, factors: Tensor, largest_batch: int, out: Tensor | None = None
 ) -> Tensor:
     """`of_products` in float64: a few records at a time, where they would take much memory or might cancel."""
     shape = inputs.shape[1], output_gradients.shape[3], inputs.shape[3]
     has_place = out is not None and out.dtype == torch.float64
     total = out if out is not None and has_place else inputs.new_empty(shape, dtype=torch.float64)
     that_fit = FLOAT64_NUMBERS // max(1, inputs[:1].numel() + output_gradients[:1].numel())
-    at_a_time = min(that_fit, _at_a_time(len(inputs), inputs.shape[2], together))
+    at_a_time = min(that_fit, _at_a_time(len(inputs), inputs.shape[2], largest_batch))
     _add_up(inputs, output_gradients, factors, at_a_time, total)
     return total if out is None else _copy(total, out)
 

@@ -39,6 +39,6 @@ def as_array(values: Any) -> Any:
     if isinstance(values, (list, tuple)):
         try:
             values = np.asarray(values)
-        except ValueError:  # whose text says how many rows there are
+        except ValueError:  # its text says how many rows there are
             raise DpbnnError(f"A {type(values).__name__} must hold rows of one length, got several lengths.") from None
     return values.copy() if isinstance(values, np.ndarray) and not values.flags.writeable else values

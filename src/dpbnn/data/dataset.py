@@ -82,11 +82,11 @@ class DatasetRecords:
         randomness.seed("workers", 0, 0, generator)  # else the loader would draw from torch's global one
         loaded = DataLoader(reader, batch_size=None, sampler=steps, num_workers=workers, generator=generator)
         try:
-            yield from ((x, y) for x, y in loaded)
+            yield from map(tuple, loaded)
             return
         except DpbnnError as error:  # with the worker's traceback in its text
             text = str(error).strip().splitlines()[-1].removeprefix(f"{DpbnnError.__module__}.{DpbnnError.__name__}: ")
-        except (RuntimeError, OSError) as error:  # whose text may say how many bytes a batch has
+        except (RuntimeError, OSError) as error:  # its text may say how many bytes a batch has
             text = (
                 f"Worker processes must hand over every batch of a Dataset, got {type(error).__name__}: one was "
                 "stopped, or memory, shared memory or open files ran out."

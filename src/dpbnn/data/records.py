@@ -11,21 +11,10 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from dpbnn.data.arrays import Batch, as_array, as_tensor
 from dpbnn.data.dataset import ROWS_AT_A_TIME, DatasetRecords
-from dpbnn.data.process_generators import generators_of_the_process
 from dpbnn.errors import DpbnnError
 from dpbnn.privacy.noise.sampling import PoissonSampler
 
-__all__ = [
-    "Batch",
-    "DatasetRecords",
-    "InMemoryRecords",
-    "Records",
-    "ResidentRecords",
-    "as_records",
-    "as_tensor",
-    "brought_to",
-    "generators_of_the_process",
-]
+__all__ = ["Batch", "DatasetRecords", "InMemoryRecords", "Records", "ResidentRecords", "as_records", "brought_to"]
 
 
 class Records(Protocol):

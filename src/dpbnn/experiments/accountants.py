@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import dpbnn
-from dpbnn.experiments.item import Item, Job, Later, Outcome, Results, Size, mark_of
+from dpbnn.experiments.item import Item, Job, Later, Outcome, Results, Size, short_hash
 from dpbnn.experiments.pictures import Figure, lines, titled
-from dpbnn.experiments.words import ACCOUNTANTS, by_accountant, markdown, number, private, table_of
+from dpbnn.experiments.words import ACCOUNTANTS, by_accountant, epsilon_text, markdown, number, table_of
 from dpbnn.plots import style
 
 __all__ = ["ITEM", "Epsilons"]
@@ -41,7 +41,7 @@ class Epsilons(Job):
     @property
     def key(self) -> str:
         """For example "epsilon, by epoch, noise 1.3, 1f0a93"."""
-        return f"epsilon, {self.what}, noise {self.noise_multiplier:.6g}, {mark_of(self.settings)}"
+        return f"epsilon, {self.what}, noise {self.noise_multiplier:.6g}, {short_hash(self.settings)}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class Epsilons(Job):
         return asdict(self)
 
     @property
-    def together(self) -> Hashable:
+    def group(self) -> Hashable:
         """All such jobs run at once, because a machine has several cores."""
         return None
 
@@ -88,14 +88,14 @@ def _curve(what: str, size: Size) -> Later:
     epochs = range(1, 16) if size.is_full else (1, 5, 15)
     job = Epsilons(what, CURVES[what], 60_000, 256, tuple(epoch * 60_000 // 256 for epoch in epochs), 1e-5)
     return Later(
-        [job], lambda jobs: [{"epoch": e} | point for e, point in zip(epochs, jobs[0]["epsilon"], strict=True)]
+        [job], lambda jobs: [{"epoch": epoch} | point for epoch, point in zip(epochs, jobs[0]["epsilon"], strict=True)]
     )
 
 
 def _section(results: Results) -> str:
     paper, curves = results["paper"], results["curves"]
     last = [{"what": what, "epsilon": points[-1], "paper": paper[what]} for what, points in curves.items()]
-    ours = [(name.upper(), lambda row, name=name: private(row["epsilon"][name])) for name in ACCOUNTANTS]
+    ours = [(name.upper(), lambda row, name=name: epsilon_text(row["epsilon"][name])) for name in ACCOUNTANTS]
     return markdown(
         """
         The paper takes every accountant for an upper bound and the smallest for the answer. GDP by the central limit is

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from dpbnn.experiments.comparison import Cost, networks_of
+from dpbnn.experiments.comparison import Cost
 from dpbnn.experiments.item import Item, Results, Size, first
 from dpbnn.experiments.pictures import Figure, compared
-from dpbnn.experiments.settings import NETWORKS, three_ways
+from dpbnn.experiments.settings import NETWORKS, networks_of, three_ways
 from dpbnn.experiments.training import about, epsilons, figures
-from dpbnn.experiments.words import METHOD, by_network, markdown, number, private, spread, table_of
+from dpbnn.experiments.words import METHOD, by_network, epsilon_text, markdown, number, spread, table_of
 
 __all__ = ["ITEM"]
 
@@ -57,7 +57,7 @@ def _section(results: Results) -> str:
             rows,
             (name, METHOD[1]),
             ("prior", lambda row: row["prior"]),
-            ("epsilon", lambda row: private(row["epsilon"]["pld"])),
+            ("epsilon", lambda row: epsilon_text(row["epsilon"]["pld"])),
             ("paper", lambda row: number(row["paper"]["private"], 2)),
             ("ours", lambda row: spread(row["ours"]["private"])),
             ("best found", lambda row: spread(row["best"]["private"]) if row["best"] else "-"),

@@ -14,12 +14,12 @@ import dpbnn
 from dpbnn.data import Images
 from dpbnn.experiments.item import Item, Later, Outcome, Results, Size
 from dpbnn.experiments.pictures import Figure, titled
-from dpbnn.experiments.settings import METHODS, NETWORKS, Setting, paper
+from dpbnn.experiments.settings import METHODS, Setting, networks_of, paper
 from dpbnn.experiments.training import SeededRun, epsilons
 from dpbnn.experiments.words import NETWORK, by_network, markdown, number, table, table_of
 from dpbnn.plots import style
 
-__all__ = ["ITEM", "Cost", "networks_of"]
+__all__ = ["ITEM", "Cost"]
 
 PAPER = {
     "general weight prior": ["yes", "yes", "no"],
@@ -40,11 +40,6 @@ OURS = {
 """Our entries in the rows that cannot be measured."""
 JOINT = "bbp, joint form"
 ROWS = ("sgld", "bbp", JOINT, "mc_dropout", "sgd")
-
-
-def networks_of(size: Size) -> list[str]:
-    """Both networks, or the one that two CPU cores train quickly."""
-    return list(NETWORKS) if size.is_full else ["mlp"]
 
 
 class Cost(SeededRun):

@@ -25,7 +25,7 @@ from dpbnn.experiments.item import Item, Later, Outcome, Results, Size
 from dpbnn.experiments.pictures import LINES, MARKS, Figure, log_ticks, titled
 from dpbnn.experiments.settings import Setting, langevin_noise
 from dpbnn.experiments.training import SeededRun, about, keeping, rounded, tightest_epsilon
-from dpbnn.experiments.words import markdown, number, private, spread, table_of
+from dpbnn.experiments.words import epsilon_text, markdown, number, spread, table_of
 from dpbnn.plots import style
 
 __all__ = ["ITEM"]
@@ -134,7 +134,7 @@ def _section(results: Results) -> str:
             ("schedule", lambda row: row["schedule"]),
             ("T", lambda row: str(row["steps"])),
             ("noise", lambda row: f"{row['settings']['noise_multiplier']:.3g}"),
-            ("epsilon", lambda row: private(row["epsilon"], 2)),
+            ("epsilon", lambda row: epsilon_text(row["epsilon"], 2)),
             ("smallest mean norm", lambda row: number(row["smallest_mean"])),
             ("smallest norm of a run", lambda row: spread(row["ours"])),
         ),

@@ -11,7 +11,7 @@ from dpbnn.experiments.item import Item, Later, Results, Size, first
 from dpbnn.experiments.pictures import MARKS, Figure, log_ticks, titled
 from dpbnn.experiments.settings import without_prior
 from dpbnn.experiments.training import IterateAccuracy, about, tightest_epsilon
-from dpbnn.experiments.words import markdown, number, private, spread, table_of
+from dpbnn.experiments.words import epsilon_text, markdown, number, spread, table_of
 from dpbnn.plots import style
 
 __all__ = ["ITEM"]
@@ -26,7 +26,7 @@ def _template(size: Size) -> Results:
     """A row for each value of each factor, in both families."""
     rows = []
     for factor, family in product(FACTORS, FAMILIES):
-        for value in size.some(VALUES[factor]):
+        for value in size.thinned(VALUES[factor]):
             rate, batch_size = (PAPERS_RATE, value) if factor == "batch_size" else (value, 256)
             setting = without_prior(rate, 1.3 if family == "DP-SGD" else None, size, batch_size=batch_size)
             runs = IterateAccuracy.of(setting, size)
@@ -53,7 +53,7 @@ def _section(results: Results) -> str:
             ("", lambda row: row["family"]),
             ("noise multiplier", lambda row: number(row["noise_multiplier"])),
             ("temperature", lambda row: f"{row['temperature']:.3g}"),
-            ("epsilon", lambda row: private(row["epsilon"], 3)),
+            ("epsilon", lambda row: epsilon_text(row["epsilon"], 3)),
             ("accuracy", lambda row: spread(row["ours"])),
         )
         for factor, name in FACTORS.items()

@@ -14,7 +14,7 @@ from dpbnn.experiments.item import Item, Later, Results, Size, each, first
 from dpbnn.experiments.pictures import Figure, titled
 from dpbnn.experiments.settings import DELTA, without_prior
 from dpbnn.experiments.training import IterateAccuracy, steps_of_iterates
-from dpbnn.experiments.words import markdown, number, private, table
+from dpbnn.experiments.words import epsilon_text, markdown, number, table
 from dpbnn.plots import style
 
 __all__ = ["ITEM"]
@@ -33,7 +33,7 @@ SHOWN_ACCURACIES = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97)
 
 def _template(size: Size) -> Results:
     """For each DP-SGD run of the grid, and each DP-SGLD run, its accuracy and epsilon after each epoch."""
-    clip_norms, noises = map(size.some, (CLIP_NORMS, NOISES))
+    clip_norms, noises = map(size.thinned, (CLIP_NORMS, NOISES))
     rows = []
     for rate in RATES:
         rows += [_row(rate, clip_norm, noise, size) for clip_norm, noise in product(clip_norms, noises)]
@@ -46,7 +46,7 @@ def _row(rate: float, clip_norm: float, noise: float | None, size: Size) -> Resu
     setting = without_prior(rate, noise, size, clip_norm=clip_norm)
     runs, multiplier = IterateAccuracy.of(setting, size), setting.plan().noise_at(0)
     steps = steps_of_iterates(setting)
-    spent = Epsilons("by epoch", multiplier, setting.records, setting.batch_size, steps, DELTA)
+    epsilons = Epsilons("by epoch", multiplier, setting.records, setting.batch_size, steps, DELTA)
     return {
         "rate": rate,
         "family": "DP-SGLD" if noise is None else "DP-SGD",
@@ -55,7 +55,7 @@ def _row(rate: float, clip_norm: float, noise: float | None, size: Size) -> Resu
         "temperature": first(runs, "temperature"),
         "seeds": [run.seed for run in runs],
         "steps": steps,
-        "epsilon": Later([spent], lambda jobs: [min(point["pld"], point["rdp"]) for point in jobs[0]["epsilon"]]),
+        "epsilon": Later([epsilons], lambda jobs: [min(point["pld"], point["rdp"]) for point in jobs[0]["epsilon"]]),
         "ours": each(runs, "accuracy"),
     }
 
@@ -67,10 +67,10 @@ def _section(results: Results) -> str:
         *("epsilon", "best DP-SGLD", "its clip norm, noise"),
         *("best DP-SGD", "its clip norm, noise", "its temperature"),
     ]
-    for title, (rate, of_sampler) in PANELS.items():
-        others, samplers = _members(results, "DP-SGD", rate), _members(results, "DP-SGLD", of_sampler)
-        spent = [row["epsilon"][-1] for row in samplers]
-        lines = [[private(most, 3), *_best(samplers, most)[:2], *_best(others, most)] for most in spent]
+    for title, (sgd_rate, sgld_rate) in PANELS.items():
+        sgd, sgld = _members(results, "DP-SGD", sgd_rate), _members(results, "DP-SGLD", sgld_rate)
+        budgets = [row["epsilon"][-1] for row in sgld]
+        lines = [[epsilon_text(budget, 3), *_best(sgld, budget)[:2], *_best(sgd, budget)] for budget in budgets]
         parts += [f"*{title}*", table(headings, lines)]
     return markdown(
         """
@@ -93,13 +93,13 @@ def _medians(row: Results) -> list[float]:
     return [statistics.median(accuracies) for accuracies in zip(*row["ours"], strict=True)]
 
 
-def _best(rows: Sequence[Results], at_most: float) -> list[str]:
-    """The best accuracy within this epsilon, after any epoch, and the settings that reach it."""
+def _best(rows: Sequence[Results], budget: float) -> list[str]:
+    """The best accuracy within this budget, after any epoch, and the settings that reach it."""
     points = [
         (accuracy, row)
         for row in rows
         for accuracy, epsilon in zip(_medians(row), row["epsilon"], strict=True)
-        if epsilon <= at_most
+        if epsilon <= budget
     ]
     if not points:
         return ["-", "-", "-"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FULL", "QUICK", "Item", "Job", "Later", "Outcome", "Results", "Size", "each", "first", "mark_of"]
+__all__ = ["FULL", "QUICK", "Item", "Job", "Later", "Outcome", "Results", "Size", "each", "first", "short_hash"]
 
 Outcome = Mapping[str, Any]
 """What one job returns, as JSON."""
@@ -42,7 +42,7 @@ class Size:
         """Whether results may be compared with the paper's."""
         return self.name == "full"
 
-    def some(self, values: Sequence[Any]) -> Sequence[Any]:
+    def thinned(self, values: Sequence[Any]) -> Sequence[Any]:
         """The values of a grid that this size tries, evenly spaced."""
         return values[:: max(1, (len(values) - 1) // max(1, self.grid - 1))]
 
@@ -68,7 +68,7 @@ class Job(ABC):
         """What the outcome depends on, as JSON: with other settings it is another job."""
 
     @property
-    def together(self) -> Hashable:
+    def group(self) -> Hashable:
         """`run_all` gets jobs of one kind with the same value together; by default each job is alone."""
         return self.key
 
@@ -78,7 +78,7 @@ class Job(ABC):
         """The outcome of each of these jobs, in their order."""
 
 
-def mark_of(settings: Mapping[str, Any]) -> str:
+def short_hash(settings: Mapping[str, Any]) -> str:
     """A short hash of the settings, for keys."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:6]
 

@@ -27,7 +27,7 @@ from dpbnn.experiments.item import Item, Later, Outcome, Results, Size, each, fi
 from dpbnn.experiments.pictures import Axes, Figure, titled
 from dpbnn.experiments.settings import METHODS, falling
 from dpbnn.experiments.training import SeededRun, about, rounded
-from dpbnn.experiments.words import METHOD, markdown, number, private, spread, table_of
+from dpbnn.experiments.words import METHOD, epsilon_text, markdown, number, spread, table_of
 from dpbnn.methods import Method
 from dpbnn.plots import style
 
@@ -131,20 +131,27 @@ def langevin(rate: float, clip_norm: float, prior: float, steps: int, activation
     return RegressionSetting(method, clip_norm, rate**-0.5 / clip_norm, steps, activation=activation)
 
 
-THE_PAPERS = {
-    "sgld": langevin(2.5e-4 / TRAIN_RECORDS, 100.0, 0.1, STEPS, "relu"),
-    "bbp": RegressionSetting(dpbnn.BBP(0.01, dpbnn.Gaussian(0.1)), 100.0),
-    "mc_dropout": RegressionSetting(dpbnn.MCDropout(5e-5, dpbnn.Gaussian(0.1)), 2000.0, dropout=0.5),
-}
 LONGER = 2 * STEPS
 """Twice the steps are as private with sqrt(2) times the noise, because every step has all records."""
 HOW: Any = {"clip_norm": 10.0, "noise_multiplier": 2**0.5 * NOISE, "steps": LONGER}
-BEST = {
-    "sgld": langevin(5e-5, 10.0, 0.4, LONGER, "tanh"),
-    "bbp": RegressionSetting(dpbnn.BBP(falling(0.03, LONGER), dpbnn.Gaussian(0.3)), **HOW),
-    "mc_dropout": RegressionSetting(dpbnn.MCDropout(falling(0.03, LONGER), dpbnn.Gaussian(0.3)), dropout=0.05, **HOW),
+RATES = falling(0.03, LONGER)
+SETTINGS: dict[str, dict[str, RegressionSetting]] = {
+    "sgld": {
+        "private": langevin(2.5e-4 / TRAIN_RECORDS, 100.0, 0.1, STEPS, "relu"),
+        "as_printed": langevin(2.5e-4, 100.0, 0.1, STEPS, "relu"),
+        "best": langevin(5e-5, 10.0, 0.4, LONGER, "tanh"),
+    },
+    "bbp": {
+        "private": RegressionSetting(dpbnn.BBP(0.01, dpbnn.Gaussian(0.1)), 100.0),
+        "best": RegressionSetting(dpbnn.BBP(RATES, dpbnn.Gaussian(0.3)), **HOW),
+    },
+    "mc_dropout": {
+        "private": RegressionSetting(dpbnn.MCDropout(5e-5, dpbnn.Gaussian(0.1)), 2000.0, dropout=0.5),
+        "best": RegressionSetting(dpbnn.MCDropout(RATES, dpbnn.Gaussian(0.3)), dropout=0.05, **HOW),
+    },
 }
-"""The best settings, chosen on other simulations (seeds 100 to 109) than the reported ones."""
+"""Private settings, by method and way. The best were chosen on other simulations (seeds 100 to 109) than the reported
+ones."""
 
 
 class Regression(SeededRun):
@@ -196,28 +203,17 @@ def _bands(release: dpbnn.Release, data: Simulated, how: Mapping[str, Any]) -> d
 
 def _template(size: Size) -> Results:
     """A row for each method, with each way to train it."""
-    rows = []
+    rows: list[Results] = []
     for method, paper in PAPER.items():
-        ways = {way: _way(setting, size) for way, setting in settings_of(method).items()}
+        settings = {"not_private": replace(SETTINGS[method]["private"], is_private=False), **SETTINGS[method]}
+        ways = {way: _way(setting, size) for way, setting in settings.items()}
         rows.append({"method": method, "paper": dict(zip(("private", "not_private"), paper, strict=True)), **ways})
-    oracle = each(_runs(BEST["sgld"], size), "oracle")
     data = {name: rounded(getattr(simulate(0), name)[:, 0], 4) for name in ("x", "y")}
-    return {"noise_mean_square": NOISE_MEAN_SQUARE, "oracle": oracle, "rows": rows, "data": data}
-
-
-def settings_of(method: str) -> dict[str, RegressionSetting]:
-    """The settings of a method, by way."""
-    private = THE_PAPERS[method]
-    printed = {"as_printed": langevin(2.5e-4, 100.0, 0.1, STEPS, "relu")} if method == "sgld" else {}
-    return {"not_private": replace(private, is_private=False), "private": private, **printed, "best": BEST[method]}
-
-
-def _runs(setting: RegressionSetting, size: Size) -> list[Regression]:
-    return Regression.of(setting, size, size.regression_seeds)
+    return {"noise_mean_square": NOISE_MEAN_SQUARE, "oracle": rows[0]["best"]["oracle"], "rows": rows, "data": data}
 
 
 def _way(setting: RegressionSetting, size: Size) -> Results:
-    runs = _runs(setting, size)
+    runs = Regression.of(setting, size, size.regression_seeds)
 
     def errors(outcomes: list[Outcome]) -> list[float | None]:
         return [run["squared_error"] if run["squared_error"] < DIVERGED else None for run in outcomes]
@@ -274,7 +270,7 @@ def _errors(results: Results) -> str:
         rows,
         METHOD,
         ("", lambda row: row["name"]),
-        ("epsilon", lambda row: private(row["epsilon"] and row["epsilon"]["pld"])),
+        ("epsilon", lambda row: epsilon_text(row["epsilon"] and row["epsilon"]["pld"])),
         ("paper", lambda row: number(row["paper"])),
         ("ours", lambda row: spread(row["ours"])),
         ("over the oracle", ratio),

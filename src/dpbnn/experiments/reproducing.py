@@ -52,18 +52,18 @@ def reproduce(
     """Do the jobs that are not done yet, and write all items that are complete."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     jobs = {name: ITEMS[name].jobs(size) for name in names}
-    every = {key: job for some in jobs.values() for key, job in some.items()}
+    all_jobs = {key: job for jobs_of_item in jobs.values() for key, job in jobs_of_item.items()}
     kept = folder / FOLDER / ".jobs"
     try:
         kept.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DpbnnError(f"--out must be a folder that can be written to, got {folder} ({error}).") from error
-    done = run_jobs(every, kept, device, minutes, show)
+    done = run_jobs(all_jobs, kept, device, minutes, show)
     complete = [name for name in names if jobs[name].keys() <= done.keys()]
     for name in complete:
         _write_item(ITEMS[name], size, {key: done[key] for key in jobs[name]}, folder)
     write_page(folder)
-    return Reproduced(tuple(complete), len(every) - len(done), len(every))
+    return Reproduced(tuple(complete), len(all_jobs) - len(done), len(all_jobs))
 
 
 def _write_item(item: Item, size: Size, done: Mapping[str, Mapping[str, Any]], folder: Path) -> None:

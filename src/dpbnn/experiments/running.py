@@ -23,8 +23,8 @@ from dpbnn.experiments.item import Job
 
 __all__ = ["run_jobs", "write"]
 
-AT_ONCE = 10
-"""The most jobs that are handed over at a time."""
+LARGEST_BATCH = 10
+"""The most jobs in one call of `run_all`."""
 
 
 def run_jobs(
@@ -73,10 +73,10 @@ def _batches(jobs: Iterable[Job]) -> Iterator[list[Job]]:
     """Batches of jobs of one kind that can run together, in the order of their first jobs."""
     groups: dict[Any, list[Job]] = {}
     for job in jobs:
-        groups.setdefault((type(job), job.together), []).append(job)
+        groups.setdefault((type(job), job.group), []).append(job)
     for group in groups.values():
-        for start in range(0, len(group), AT_ONCE):
-            yield group[start : start + AT_ONCE]
+        for start in range(0, len(group), LARGEST_BATCH):
+            yield group[start : start + LARGEST_BATCH]
 
 
 def write(file: Path, contents: bytes) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "Setting",
     "falling",
     "langevin_noise",
+    "networks_of",
     "paper",
     "three_ways",
     "without_prior",
@@ -116,13 +117,16 @@ def paper(data: str, network: str, method: str, prior: str, is_private: bool, si
     return plain
 
 
-def without_prior(rate: float, noise: float | None, size: Size, **more: Any) -> Setting:
-    """DP-SGD on MNIST at this rate and noise; for None the noise of DP-SGLD at temperature 1/2 and rate / n.
+def networks_of(size: Size) -> list[str]:
+    """Both networks, or the one that two CPU cores train quickly."""
+    return list(NETWORKS) if size.is_full else ["mlp"]
 
-    The network of the quick size is the one that is trained faster.
-    """
-    network, method = "cnn" if size.is_full else "mlp", dpbnn.SGD(rate)
-    setting = Setting("mnist", network, method, size.records, epochs=size.epochs, hidden=size.hidden, **more)
+
+def without_prior(rate: float, noise: float | None, size: Size, **more: Any) -> Setting:
+    """DP-SGD on MNIST at this rate and noise; for None the noise of DP-SGLD at temperature 1/2 and rate / n."""
+    setting = Setting(
+        "mnist", networks_of(size)[-1], dpbnn.SGD(rate), size.records, epochs=size.epochs, hidden=size.hidden, **more
+    )
     return replace(setting, noise_multiplier=langevin_noise(rate / size.records, setting) if noise is None else noise)
 
 
@@ -158,10 +162,10 @@ class Recipe:
             data,
             self.network,
             dpbnn.SGD(1.0),
-            records,
-            round(BATCH_SHARE * records),
-            EPOCHS * size.epochs / 15,
-            self.clip_norm,
+            records=records,
+            batch_size=round(BATCH_SHARE * records),
+            epochs=EPOCHS * size.epochs / 15,
+            clip_norm=self.clip_norm,
             hidden=size.hidden,
             activation="tanh",
             dropout=self.dropout,

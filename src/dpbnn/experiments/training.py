@@ -14,9 +14,9 @@ from torch import Tensor
 import dpbnn
 from dpbnn import metrics
 from dpbnn.data import IMAGE_SETS, Images, load_images
-from dpbnn.experiments.item import Job, Later, Outcome, Results, Size, mark_of
+from dpbnn.experiments.item import Job, Later, Outcome, Results, Size, short_hash
 from dpbnn.experiments.settings import METHODS, NETWORKS, Setting, three_ways
-from dpbnn.experiments.words import by_accountant, upward
+from dpbnn.experiments.words import by_accountant, rounded_up
 
 __all__ = [
     "IterateAccuracy",
@@ -62,7 +62,7 @@ class SeededRun(Job):
     @property
     def key(self) -> str:
         """For example "mnist, CNN, DP-SGLD, 1f0a93, seed 0, by epoch"."""
-        name = f"{self.setting.label}, {mark_of(self.settings)}, seed {self.seed}"
+        name = f"{self.setting.label}, {short_hash(self.settings)}, seed {self.seed}"
         return f"{name}, {self.purpose}" if self.purpose else name
 
     @property
@@ -76,7 +76,7 @@ class SeededRun(Job):
         return {name: getattr(self.size, name) for name in self.depends_on}
 
     @property
-    def together(self) -> Hashable:
+    def group(self) -> Hashable:
         """Data, network and length of the run, or the run itself if it is trained alone."""
         return (self.setting.data, self.setting.network, self.setting.steps) if self.at_once else self.key
 
@@ -87,8 +87,8 @@ class SeededRun(Job):
 
     def data(self, device: str) -> Any:
         """The records for training, as many as the setting says, and for tests."""
-        every, records = images(self.setting.data, self.size, device), self.setting.records
-        return replace(every, x=every.x[:records], y=every.y[:records])
+        data, records = images(self.setting.data, self.size, device), self.setting.records
+        return replace(data, x=data.x[:records], y=data.y[:records])
 
     @abstractmethod
     def measure(self, release: dpbnn.Release, data: Any) -> Outcome:
@@ -212,7 +212,7 @@ def epsilons(setting: Any) -> Later:
 
 def tightest_epsilon(setting: Setting) -> Later:
     """Epsilon of the setting by the tightest valid accountant, rounded up."""
-    return Later([], lambda _: upward(setting.plan().epsilon()))
+    return Later([], lambda _: rounded_up(setting.plan().epsilon()))
 
 
 def about(setting: Any, seeds: int) -> Results:
@@ -241,9 +241,9 @@ def rows_in_three_ways(data: str, priors: Mapping[str, str], kind: str, names: I
 @cache
 def images(name: str, size: Size, device: str) -> Images:
     """As many images as the size says, standardized by public constants, on the device."""
-    every = load_images(name).standardized()
+    data = load_images(name).standardized()
     train, test = slice(0, size.records), slice(0, size.test_records)
-    return Images(name, every.x[train], every.y[train], every.x_test[test], every.y_test[test]).to(device)
+    return Images(name, data.x[train], data.y[train], data.x_test[test], data.y_test[test]).to(device)
 
 
 @cache

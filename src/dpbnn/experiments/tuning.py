@@ -13,10 +13,9 @@ from typing import Any
 import dpbnn
 from dpbnn import metrics
 from dpbnn.data import Images
-from dpbnn.experiments.comparison import networks_of
 from dpbnn.experiments.item import Item, Outcome, Results, Size, each, first
 from dpbnn.experiments.pictures import MARKS, Figure, titled
-from dpbnn.experiments.settings import BATCH_SHARE, EPOCHS, METHODS, NETWORKS, Recipe
+from dpbnn.experiments.settings import BATCH_SHARE, EPOCHS, METHODS, NETWORKS, Recipe, networks_of
 from dpbnn.experiments.training import SeededRun, images, rounded
 from dpbnn.experiments.words import METHOD, NETWORK, markdown, number, table_of
 from dpbnn.plots import style
@@ -34,8 +33,8 @@ class HeldOutTrial(SeededRun):
 
     def data(self, device: str) -> Images:
         """Training images alone; the last of them judge the candidate."""
-        every, part = images("mnist", self.size, device), self.setting.records
-        return Images("mnist", every.x[:part], every.y[:part], every.x[part:], every.y[part:])
+        data, records = images("mnist", self.size, device), self.setting.records
+        return Images("mnist", data.x[:records], data.y[:records], data.x[records:], data.y[records:])
 
     def measure(self, release: dpbnn.Release, data: Images) -> Outcome:
         """The figures on the images for judging, and epsilon."""
@@ -51,15 +50,15 @@ def candidates(network: str, method: str, size: Size) -> list[Recipe]:
     norms: tuple[float, ...]
     if method == "sgld":
         norms = (1.5, 2.0, 3.0) if network == "cnn" else (2.0, 3.0, 4.0)
-        every = [Recipe(network, method, norm, prior) for norm, prior in product(norms, (0.1, 0.2))]
+        recipes = [Recipe(network, method, norm, prior) for norm, prior in product(norms, (0.1, 0.2))]
     else:
         norms, strengths = ((1.5, 3.0), (1.5, 3.0)) if network == "cnn" else ((2.0, 4.0), (1.0, 1.5))
         shares = (0.05, 0.1) if method == "mc_dropout" else (0.0,)
-        every = [
+        recipes = [
             Recipe(network, method, norm, prior, strength / norm, dropout)
             for norm, strength, prior, dropout in product(norms, strengths, (0.1, 0.2), shares)
         ]
-    return every if size.is_full else every[: size.grid]
+    return recipes if size.is_full else recipes[: size.grid]
 
 
 def _template(size: Size) -> Results:
@@ -70,8 +69,8 @@ def _template(size: Size) -> Results:
         for recipe in candidates(network, method, size):
             setting = recipe.at("mnist", size, records)
             runs = HeldOutTrial.of(setting, size, seeds)
-            about = {"recipe": asdict(recipe), "settings": setting.to_json(), "epsilon": first(runs, "epsilon")}
-            rows.append(about | {name: each(runs, name) for name in FIGURES})
+            row = {"recipe": asdict(recipe), "settings": setting.to_json(), "epsilon": first(runs, "epsilon")}
+            rows.append(row | {name: each(runs, name) for name in FIGURES})
     return {"trained_on": records, "tried_on": size.records - records, "seeds": list(range(seeds)), "rows": rows}
 
 

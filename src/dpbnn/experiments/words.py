@@ -18,14 +18,14 @@ __all__ = [
     "Column",
     "by_accountant",
     "by_network",
+    "epsilon_text",
     "in_three_ways",
     "markdown",
     "number",
-    "private",
+    "rounded_up",
     "spread",
     "table",
     "table_of",
-    "upward",
 ]
 
 ACCOUNTANTS = ("pld", "rdp", "gdp")
@@ -76,25 +76,25 @@ def number(value: float | None, decimals: int = 3) -> str:
 def spread(values: Sequence[float | None], decimals: int = 3) -> str:
     """The median, with the least and the largest, of the runs that have not diverged; a dash where there are none."""
     known = [value for value in values if value is not None]
-    lost = f"{len(values) - len(known)} of {len(values)} diverged" if len(known) < len(values) else ""
+    diverged = f"{len(values) - len(known)} of {len(values)} diverged" if len(known) < len(values) else ""
     if len(known) < 2:
-        return ", ".join(part for part in (number(known[0], decimals) if known else "", lost) if part) or "-"
+        return ", ".join(part for part in (number(known[0], decimals) if known else "", diverged) if part) or "-"
     middle, least, largest = (number(value, decimals) for value in (statistics.median(known), min(known), max(known)))
-    return f"{middle} ({least} to {largest}{f'; {lost}' if lost else ''})"
+    return f"{middle} ({least} to {largest}{f'; {diverged}' if diverged else ''})"
 
 
 def by_accountant(plan: dpbnn.PrivacyPlan) -> dict[str, float] | None:
     """Epsilon by each accountant, rounded up; None without privacy. GDP is an approximation, which can be too small."""
     if not plan.is_private:
         return None
-    return {name: upward(plan.epsilon(accountant=name)) for name in ACCOUNTANTS}
+    return {name: rounded_up(plan.epsilon(accountant=name)) for name in ACCOUNTANTS}
 
 
-def upward(epsilon: float, decimals: int = 4) -> float:
+def rounded_up(epsilon: float, decimals: int = 4) -> float:
     """The next larger number of so many decimals: a guarantee is not rounded down."""
     return math.ceil(epsilon * 10**decimals - 1e-9) / 10**decimals
 
 
-def private(epsilon: float | None, decimals: int = 4) -> str:
+def epsilon_text(epsilon: float | None, decimals: int = 4) -> str:
     """An epsilon as text, rounded up."""
-    return number(None if epsilon is None else upward(epsilon, decimals), decimals)
+    return number(None if epsilon is None else rounded_up(epsilon, decimals), decimals)

@@ -25,13 +25,13 @@ class Subject:
         model: the network.
         likelihood: of its outputs.
         method: how it is trained.
-        x: private inputs, as `fit` takes them, of which shape, type and identity are looked at.
+        x: private inputs, as `fit` takes them; rules look at their shape, type and identity alone.
         y: private targets, likewise.
         public_data: (X, y) that are declared public.
         people: the person of each row.
         unused: names of columns that are not learned from.
         preprocessing: a pipeline or transformers of scikit-learn that come before.
-        accountant: by which epsilon is quoted.
+        accountant: the one whose epsilon is quoted.
         unsafe_seed: as for `fit`.
         unsafe_diagnostics: as for `fit`.
     """

@@ -21,7 +21,7 @@ from dpbnn.schedule import runs_of
 LARGEST_EPSILON = 10.0
 NEARLY_ALL, NEARLY_NONE = 0.99, 0.01
 FEW = 1000
-"""Public records that tell whether a clip norm suits."""
+"""How many public records are tried against a clip norm."""
 
 
 @rule("hole", "Whatever is released shows the records.", "Calibrate a plan: PrivacyPlan.for_budget.")

@@ -87,14 +87,12 @@ def out_of_distribution_histogram(
 ) -> "Figure":
     """The uncertainty about ordinary and about foreign records, by ``"entropy"`` or ``"mutual_information"``."""
     _validate.one_of("score", score, ["entropy", "mutual_information"])
+    scores = {}
     for name, prediction in (("ordinary", ordinary), ("foreign", foreign)):
         if not isinstance(prediction, ClassPrediction):
             _validate.refuse(name, "a ClassPrediction, as release.predict returns for classes", prediction)
+        scores[name] = as_scores(score, getattr(prediction, score))
     figure, axes = style.start(axes)
-    scores = {
-        "ordinary": as_scores(score, getattr(ordinary, score)),
-        "foreign": as_scores(score, getattr(foreign, score)),
-    }
     largest = math.log(max(2, ordinary.probabilities.shape[1], foreign.probabilities.shape[1]))
     if score == "mutual_information":  # it is often far below the largest entropy, and zero for a point estimate
         largest = max(float(values.max()) for values in scores.values()) or largest

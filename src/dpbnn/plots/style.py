@@ -49,7 +49,7 @@ def start(axes: "Axes | None", height: float = 75) -> "tuple[Figure, Axes]":
 
 
 def expect(name: str, value: object, kind: type, call: str) -> None:
-    """Refuse a value that is not of `kind`, the result of `call`, a function of dpbnn.metrics."""
+    """Refuse a value that is not a `kind`; `call`, in dpbnn.metrics, makes one."""
     if not isinstance(value, kind):
         raise DpbnnError(
             f"{name} must be a {kind.__name__}, got {type(value).__name__}; make one first: dpbnn.metrics.{call}"

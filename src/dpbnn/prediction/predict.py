@@ -20,16 +20,10 @@ from dpbnn.device.generators import Generators, drawing_from
 from dpbnn.errors import DpbnnError
 from dpbnn.models.likelihoods import Moments, Probabilities
 from dpbnn.posterior import Posterior
+from dpbnn.prediction import ClassPrediction, Prediction, RealPrediction
 from dpbnn.prediction.ensemble import Ensemble, Inputs, Predicted, can_stack
 from dpbnn.prediction.memory import Chunks, Measurements, chunks, measured
-from dpbnn.prediction.prediction import (
-    ClassPrediction,
-    Prediction,
-    RealPrediction,
-    checked_seed,
-    joined,
-    within_range,
-)
+from dpbnn.prediction.prediction import checked_seed, joined, within_range
 from dpbnn.seeds import derived_seed
 
 __all__ = ["Predictor", "predict"]

@@ -91,9 +91,9 @@ class JointCharge:
 class BudgetAccountant:
     """A budget for everything that is fitted inside of it, in all threads of this process, all on the same people.
 
-    While it is open, fits are refused in all processes that this one has started, and later in those that it started
-    or sent an estimator to meanwhile (``n_jobs``). Charge by hand the fits of processes that it has not started, and,
-    on other systems than Linux, those of older processes with models that were not sent meanwhile.
+    While it is open, all processes that this one has started refuse fits. Those that it starts or sends an estimator to
+    meanwhile (``n_jobs``) refuse them later, too. Charge by hand the fits of processes that it has not started, and, on
+    other systems than Linux, those of older processes with models that were not sent meanwhile.
 
     Args:
         epsilon: of all fits together.

@@ -18,10 +18,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Self
 
-from dpbnn._validate import one_of, refuse
+from dpbnn._validate import non_negative, one_of, refuse
 from dpbnn.errors import DpbnnError
 from dpbnn.files import json_values
-from dpbnn.files.json_values import or_null, unless_null
+from dpbnn.files.json_values import or_null
 from dpbnn.privacy.accountants import ADJACENCIES, bounds, foreign_module
 from dpbnn.privacy.ledger import Ledger, SearchCost
 from dpbnn.privacy.plan import PrivacyPlan
@@ -43,7 +43,7 @@ class Circumstances:
     """Which data sets are neighbours, and what a front end assumes beside what is always assumed."""
 
     adjacency: str = "add_or_remove"
-    assumptions: tuple[str, ...] = ()
+    assumptions: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         one_of("adjacency", self.adjacency, ADJACENCIES)
@@ -107,7 +107,7 @@ class PrivacyGuarantee:
             refuse("plan", "a PrivacyPlan", plan)
         if accountant is not None:
             one_of("accountant of a guarantee", accountant, bounds())
-        circumstances = Circumstances(adjacency, _texts("assumptions", assumptions))
+        circumstances = Circumstances(adjacency, assumptions)
         figures = _figures(plan, accountant, adjacency)
         return cls._of(plan, figures, circumstances, "the operating system", voided_by)
 
@@ -174,10 +174,11 @@ class PrivacyGuarantee:
         values = json_values.load("PrivacyGuarantee", text, {_JSON_VERSION: ["holds", *names]})
         holds = values.pop("holds")
         values["plan"] = PrivacyPlan.from_json(json.dumps(values["plan"]))
-        for name in _POSSIBLY_INFINITE:
-            values[name] = unless_null(values[name], math.inf)
-        by_accountant = values["epsilon_by_accountant"].items()
-        values["epsilon_by_accountant"] = {name: unless_null(epsilon, math.inf) for name, epsilon in by_accountant}
+        by_accountant = values["epsilon_by_accountant"]
+        if not isinstance(by_accountant, dict):
+            refuse("epsilon_by_accountant", "a JSON object", by_accountant)
+        values |= {name: _epsilon_of_json(name, values[name]) for name in _POSSIBLY_INFINITE}
+        values["epsilon_by_accountant"] = {name: _epsilon_of_json(name, value) for name, value in by_accountant.items()}
         for name in ("assumptions", "voided_by"):
             values[name] = _texts(name, values[name])
         guarantee = cls(**values)
@@ -249,10 +250,15 @@ def _figures_of_search(cost: SearchCost) -> dict[str, Any]:
     }
 
 
+def _epsilon_of_json(name: str, value: object) -> float:
+    """An epsilon, or infinity, for which null stands."""
+    return math.inf if value is None else non_negative(name, value)
+
+
 def _texts(name: str, given: Sequence[str]) -> tuple[str, ...]:
     """A tuple of texts; a single text, which is a sequence of letters, is refused."""
     if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(text, str) for text in given):
-        refuse(name, "a list of reasons" if name == "voided_by" else "a list of texts", given)
+        refuse(name, "a list of texts", given)
     return tuple(given)
 
 

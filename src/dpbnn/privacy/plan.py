@@ -61,32 +61,32 @@ class PrivacyPlan:
     pure_epsilons: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
         for name in ("dataset_size", "batch_size", "steps", "max_records_per_person"):
-            self._set(name, whole_number(name, getattr(self, name)))
+            put(name, whole_number(name, getattr(self, name)))
         if self.dataset_size > _LARGEST:
             refuse("dataset_size", f"at most {_LARGEST:.0e}", self.dataset_size)
         for name in ("batch_size", "max_records_per_person"):
             if getattr(self, name) > self.dataset_size:
                 refuse(name, f"at most dataset_size ({self.dataset_size})", getattr(self, name))
-        self._set("clipping", one_of("clipping", self.clipping, CLIPPING_STYLES))
+        put("clipping", one_of("clipping", self.clipping, CLIPPING_STYLES))
         given: object = self.pure_epsilons
         if isinstance(given, str) or not isinstance(given, Sequence):
             refuse("pure_epsilons", "a list of numbers", given)
-        self._set("pure_epsilons", tuple(positive("each of pure_epsilons", epsilon) for epsilon in given))
+        put("pure_epsilons", tuple(positive("each of pure_epsilons", epsilon) for epsilon in given))
         if _is_without_privacy(self.clip_norm, self.noise_multiplier, self.delta):
             if self.pure_epsilons:
                 refuse("pure_epsilons", "empty for a plan without privacy", self.pure_epsilons)
             for name, value in (("clip_norm", math.inf), ("noise_multiplier", 0.0), ("delta", 0.0)):
-                self._set(name, value)
+                put(name, value)
             return
         for name in ("clip_norm", "noise_multiplier"):
             schedule = as_schedule(name, getattr(self, name), checked_level)
             check_length(name, schedule, self.steps)
-            self._set(name, schedule if isinstance(schedule, float) or len(schedule) > 1 else schedule[0][0])
-        self._set("delta", fraction("delta", self.delta))
-
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
+            put(name, schedule if isinstance(schedule, float) or len(schedule) > 1 else schedule[0][0])
+        put("delta", fraction("delta", self.delta))
 
     @classmethod
     def for_budget(

@@ -24,7 +24,7 @@ from torch import nn
 from dpbnn import _validate
 from dpbnn._warn import warn
 from dpbnn.clipping.objective import Objective
-from dpbnn.data.records import as_tensor
+from dpbnn.data.arrays import as_tensor
 from dpbnn.errors import DpbnnError
 from dpbnn.files.json_values import or_null, unless_null
 from dpbnn.models.dropout import dropout_layers

@@ -15,7 +15,7 @@ from dpbnn.errors import DpbnnError
 from dpbnn.prediction import Prediction
 from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.ledger import Ledger
-from dpbnn.privacy.queries.bounds import Bounds, Purchase
+from dpbnn.privacy.queries.bounds import Bounds, BoundsPurchase
 from dpbnn.privacy.queries.contributions import kept_rows
 from dpbnn.release.draft import Draft
 from dpbnn.sklearn.fitting import PrivateRows, as_bounds, fit_folder
@@ -200,7 +200,7 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
         """Bounds that were given, by the name of their attribute."""
         return {} if self.bounds is None else {"bounds_": as_bounds("bounds", self.bounds, columns)}
 
-    def _bought_bounds(self, rows: PrivateRows, bought: Purchase, ledger: Ledger) -> dict[str, Bounds]:
+    def _bought_bounds(self, rows: PrivateRows, bought: BoundsPurchase, ledger: Ledger) -> dict[str, Bounds]:
         """Bounds that were not given, by the name of their attribute."""
         return {"bounds_": bought.bounds_of(rows.X, ledger)}
 

@@ -9,7 +9,7 @@ from sklearn.utils.validation import validate_data
 
 from dpbnn.prediction import Prediction, RealPrediction
 from dpbnn.privacy.ledger import Ledger
-from dpbnn.privacy.queries.bounds import Bounds, Purchase
+from dpbnn.privacy.queries.bounds import Bounds, BoundsPurchase
 from dpbnn.sklearn.estimator import TARGET, DPBayesEstimator, arguments
 from dpbnn.sklearn.fitting import PrivateRows, as_bounds
 from dpbnn.tables.training import in_units
@@ -45,7 +45,7 @@ class DPBayesRegressor(RegressorMixin, DPBayesEstimator):  # type: ignore[misc]
             return of_columns
         return of_columns | {"target_bounds_": as_bounds("target_bounds", self.target_bounds, 1)}
 
-    def _bought_bounds(self, rows: PrivateRows, bought: Purchase, ledger: Ledger) -> dict[str, Bounds]:
+    def _bought_bounds(self, rows: PrivateRows, bought: BoundsPurchase, ledger: Ledger) -> dict[str, Bounds]:
         private = [rows.X] * (self.bounds is None) + [rows.y[:, None]] * (self.target_bounds is None)
         bounds, columns = bought.bounds_of(np.concatenate(private, axis=1), ledger), rows.X.shape[1]
         of_columns = {"bounds_": Bounds(bounds.low[:columns], bounds.high[:columns])} if self.bounds is None else {}

@@ -28,7 +28,7 @@ from dpbnn.errors import DpbnnError
 from dpbnn.files.atomic import sync_files, sync_folder
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.plan import PrivacyPlan
-from dpbnn.privacy.queries.bounds import Purchase
+from dpbnn.privacy.queries.bounds import BoundsPurchase
 from dpbnn.privacy.queries.contributions import kept_rows
 from dpbnn.tables.encoding import Encoded, Encoding
 from dpbnn.tables.model import TableModel, load_table_model, log_of
@@ -249,7 +249,7 @@ def _difference(begun_with: str, terms: Mapping[str, Any]) -> str:
     return "other settings"
 
 
-def _with_bought_bounds(encoding: Encoding, rows: Encoded, bought: Purchase, ledger: Ledger) -> Encoding:
+def _with_bought_bounds(encoding: Encoding, rows: Encoded, bought: BoundsPurchase, ledger: Ledger) -> Encoding:
     names = encoding.without_bounds
     bounds = bought.bounds_of(np.stack([rows.unscaled[name] for name in names], axis=1), ledger)
     pairs = zip(bounds.low.tolist(), bounds.high.tolist(), strict=True)

@@ -18,7 +18,7 @@ from dpbnn.files.claim import Claim, locked
 from dpbnn.privacy.guarantee import Circumstances
 from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.purchases import PurchaseFile
-from dpbnn.privacy.queries.bounds import Purchase, purchase
+from dpbnn.privacy.queries.bounds import BoundsPurchase, bounds_purchase
 from dpbnn.tables.settings import Chosen, Facts, choose
 
 __all__ = [
@@ -43,7 +43,7 @@ class Terms:
 
     facts: Facts
     chosen: Chosen
-    bounds: Purchase | None = None
+    bounds: BoundsPurchase | None = None
 
     def ledger(self, file: PurchaseFile | None = None) -> Ledger:
         """A ledger for all that these terms charge; `file` keeps what was bought through interruptions."""
@@ -72,7 +72,7 @@ def terms_for(
     if not unbounded:
         return Terms(facts, choose(facts, given))
     epsilon = bounds_share * facts.epsilon / facts.max_records_per_person
-    bounds = purchase(unbounded, facts.rows, epsilon, facts.delta, buys_target, remedy)
+    bounds = bounds_purchase(unbounded, facts.rows, epsilon, facts.delta, buys_target, remedy)
     return Terms(facts, choose(facts, given, bounds.purchases), bounds)
 
 

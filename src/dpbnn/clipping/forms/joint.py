@@ -92,7 +92,7 @@ class Joint(PerRecordGradient):
         if len(self.draws) == 1:
             total = self.draws[0].weighted_sum(factors, target.anywhere())
             return target.place(torch.stack([total, total * self.multipliers[0]]))
-        slices = summation.slices(len(factors), self.terms, target.together or len(factors))
+        slices = summation.slices(len(factors), self.terms, target.largest_batch or len(factors))
         both = reduce(Tensor.add_, (self._in_float64(some, factors[some]) for some in slices))
         return target.place(both.to(target.type_for(self.multipliers[0])))
 

@@ -53,13 +53,13 @@ clipped numbers that are too small for float32 would be rounded by more than the
 class Target:
     """Where a sum is wanted: in this memory, else in this type, else in that of the gradients.
 
-    `together` is how many records are added up in all, if these are not all of them. What is wanted in float64 is not
-    rounded to less on its way, if there are many records.
+    `largest_batch` is the most records that all parts of the batch can have; None: this part is all. Where it is large,
+    what is wanted in float64 is not rounded to less on its way.
     """
 
     out: Tensor | None = None
     dtype: torch.dtype | None = None
-    together: int | None = None
+    largest_batch: int | None = None
 
     def type_for(self, values: Tensor) -> torch.dtype:
         """The type of the sum of these values."""
@@ -125,8 +125,8 @@ class Dense(PerRecordGradient):
     def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:  # noqa: D102
         if fused.is_used_for(self.values):
             return fused.weighted_sum(self.values, factors, target.out, target.dtype)
-        together = target.together or len(factors)
-        return target.place(summation.of_rows(self.values, factors, together, target.type_for(self.values)))
+        largest_batch = target.largest_batch or len(factors)
+        return target.place(summation.of_rows(self.values, factors, largest_batch, target.type_for(self.values)))
 
     def finite(self) -> "Dense":  # noqa: D102
         return self if fused.is_used_for(self.values) else Dense(_finite(self.values))
@@ -201,7 +201,7 @@ class Outer(PerRecordGradient):
         added_in = torch.float64 if wanted == torch.float64 else self.inputs.dtype
         has_place = out is not None and shape[0] == 1 and out.dtype == added_in and out.is_contiguous()
         total = out.view(shape) if out is not None and has_place else self.inputs.new_empty(shape, dtype=added_in)
-        summation.of_products(self.inputs, self.output_gradients, factors, target.together or len(factors), total)
+        summation.of_products(self.inputs, self.output_gradients, factors, target.largest_batch or len(factors), total)
         if out is None:
             return total.to(wanted).view(self.shape)
         return out if has_place else target.place(total.view(self.shape))
@@ -255,7 +255,7 @@ class SparseRows(PerRecordGradient):
         return squares.new_zeros(self.num_records).index_add_(0, self.records, squares)
 
     def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:  # noqa: D102
-        added_in = summation.type_for(self.values.dtype, target.together or len(factors))
+        added_in = summation.type_for(self.values.dtype, target.largest_batch or len(factors))
         return target.place(self.total(factors, added_in).to(target.type_for(self.values)))
 
     def total(self, factors: Tensor, dtype: torch.dtype) -> Tensor:

@@ -61,17 +61,17 @@ class Tied(PerRecordGradient):
 
     def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:
         """Both in float64, and rounded once at most: they may cancel within a record."""
-        together = target.together or len(factors)
-        slices = summation.slices(len(factors), self.terms, together)
-        total = reduce(Tensor.add_, (self._in_float64(some, factors, together) for some in slices))
+        largest_batch = target.largest_batch or len(factors)
+        slices = summation.slices(len(factors), self.terms, largest_batch)
+        total = reduce(Tensor.add_, (self._in_float64(some, factors, largest_batch) for some in slices))
         return target.place(total.to(target.type_for(self.rows.values)))
 
-    def _in_float64(self, some: slice, factors: Tensor, together: int) -> Tensor:
+    def _in_float64(self, some: slice, factors: Tensor, largest_batch: int) -> Tensor:
         """The sum over some of the records, whose two parts cancel at once."""
         a, g = self.product.inputs[some], self.product.output_gradients[some]
         of_some = torch.zeros_like(factors)  # which rows are whose is not asked: a GPU would wait for the answer
         of_some[some] = factors[some]
-        total = summation.in_float64(a, g, factors[some], together).view(self.product.shape)
+        total = summation.in_float64(a, g, factors[some], largest_batch).view(self.product.shape)
         return total.add_(self.rows.total(of_some, torch.float64))
 
     def finite(self) -> "Tied":  # noqa: D102

@@ -29,7 +29,7 @@ HOPELESS_EPSILON = 1000.0
 def _own(
     name: str, title: str, *, is_bound: bool = True, is_quick: bool = False, adjacencies: tuple[str, ...] = ADJACENCIES
 ) -> Accountant:
-    """The `account` of the module of that name, whose libraries are loaded when it is asked."""
+    """The accountant in the module of that name; the libraries of the module are loaded when it is asked."""
 
     def compute(charge: Charge) -> Accounting:
         answer: Accounting = import_module(f"dpbnn.privacy.accountants.{name}").account(charge)

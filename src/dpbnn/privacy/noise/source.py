@@ -1,7 +1,7 @@
 """Where the noise of a run comes from: one class behind a protocol, chosen by name with `Execution(noise=...)`.
 
-A source is trusted code. The guarantee names it, and holds if the noisy sums of two neighbouring data sets are no easier
-to tell apart than with Gaussian noise of the requested standard deviation, secret and fresh in each step.
+A source is trusted code. The guarantee names it, and holds if its noise makes the sums of two neighbouring data sets as
+hard to tell apart as Gaussian noise of the requested standard deviation does, and is secret and fresh in each step.
 """
 
 from collections.abc import Callable, Sequence

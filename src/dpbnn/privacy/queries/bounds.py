@@ -27,12 +27,12 @@ from dpbnn.privacy.ledger import Ledger
 from dpbnn.privacy.purchases import Permit
 from dpbnn.privacy.queries.selection import opendp, within
 
-__all__ = ["Bounds", "Purchase", "purchase", "pure_epsilon_within", "quantile"]
+__all__ = ["Bounds", "BoundsPurchase", "bounds_purchase", "pure_epsilon_within", "quantile"]
 
 SMALLEST, LARGEST, RATIO = 1e-6, 1e9, 1.02
 """Candidates: 0 and +-SMALLEST * RATIO^k up to LARGEST."""
 FOR_ALL_COLUMNS = 8.0
-"""The least product of rows, a quantile's epsilon and the share below it that brings quartiles near the true ones."""
+"""The least number of rows below a quartile, in units of its noise, that brings quartiles near the true ones."""
 FOR_ONE_BOUND = 5.0
 """The least product of rows and all of epsilon with which one bound for everything is not mostly chance."""
 QUARTILES = {"lower": 0.25, "upper": 0.75}
@@ -59,7 +59,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Purchase:
+class BoundsPurchase:
     """How bounds of columns are bought: decided by public numbers, before any record is seen.
 
     The bounds are those of each column, or one for all columns together; with `has_target` the last column is the
@@ -109,19 +109,19 @@ class Purchase:
         return {part: columns for part, columns in parts.items() if columns.start < columns.stop}
 
 
-def purchase(
+def bounds_purchase(
     columns: Sequence[str],
     rows: int,
     epsilon: float,
     delta: float,
     has_target: bool = False,
     remedy: str = "bounds=(0, 100), or such a pair for each column",
-) -> Purchase:
+) -> BoundsPurchase:
     """The quartiles of every column, or else one bound for all; refused where `epsilon` is enough for neither."""
     names = tuple(columns)
     each = pure_epsilon_within(epsilon, delta, 2 * len(names))
     if rows * each * 0.25 / (2 * 0.75) >= FOR_ALL_COLUMNS:
-        return Purchase(names, has_target, True, each)
+        return BoundsPurchase(names, has_target, True, each)
     if rows * epsilon < FOR_ONE_BOUND:
         raise DpbnnError(
             f"bounds must be given for so few rows: with {rows} and epsilon {epsilon:.3g} for them, bounds that are "
@@ -132,7 +132,7 @@ def purchase(
         f"together. Public ones cost nothing and serve better: {remedy}."
     )
     parts = 2 if has_target and len(names) > 1 else 1
-    return Purchase(names, has_target, False, pure_epsilon_within(epsilon, delta, parts))
+    return BoundsPurchase(names, has_target, False, pure_epsilon_within(epsilon, delta, parts))
 
 
 def quantile(values: Any, share: float, permit: Permit, candidates: Sequence[float]) -> float:

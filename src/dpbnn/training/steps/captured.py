@@ -20,7 +20,8 @@ import torch
 
 from dpbnn._warn import warn
 from dpbnn.clipping import Sums, clip_and_sum
-from dpbnn.data.records import ResidentRecords, generators_of_the_process
+from dpbnn.data.process_generators import generators_of_the_process
+from dpbnn.data.records import ResidentRecords
 from dpbnn.device.streams import beside, in_streams, join
 from dpbnn.models.replica import structure_of
 from dpbnn.privacy.ledger import Ledger
