@@ -13,7 +13,7 @@ import dpbnn
 from dpbnn.errors import DpbnnError
 from dpbnn.privacy.noise.mechanism import add_noise
 from dpbnn.privacy.noise.randomness import Randomness
-from dpbnn.privacy.noise.source import NOISE_SOURCES
+from dpbnn.privacy.noise.source import NOISE_SOURCES, StandardNoise
 from dpbnn.training import loop
 from dpbnn.training.steps import CapturedSteps
 from dpbnn.types import ClippedSum
@@ -121,3 +121,20 @@ def test_a_resumed_run_draws_the_same_and_goes_on_with_the_same_source_alone(gri
 def test_a_source_that_is_not_registered_is_refused_with_the_names_of_those_that_are():
     with pytest.raises(DpbnnError, match="noise must be one of 'standard', got 'grid'"):
         fit()
+
+
+def test_a_source_that_wraps_the_standard_one_is_named_too(monkeypatch):
+    """Its key may be anybody's: what matters is who made the source, not which class it is in the end."""
+    monkeypatch.setitem(NOISE_SOURCES, "wrapped", lambda _: StandardNoise(Randomness(bytes(32))))
+    release = fit("wrapped", unsafe_seed=None)
+    assert f"(of the module {__name__}, which is not part of dpbnn)" in str(release.guarantee)
+
+
+def test_a_source_that_returns_noisy_sums_in_place_of_writing_them_is_refused(monkeypatch):
+    class Returning(StandardNoise):
+        def add(self, sums, sensitivity, std, step):
+            return [values + std * torch.randn_like(values) for values in sums]
+
+    monkeypatch.setitem(NOISE_SOURCES, "returning", Returning)
+    with pytest.raises(TypeError, match=r"Returning.add must write noisy sums over the exact ones and return None\."):
+        fit("returning")

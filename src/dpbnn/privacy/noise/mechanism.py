@@ -35,5 +35,9 @@ def add_noise(clipped: ClippedSum, noise_multiplier: float, source: AddsNoise, s
             raise TypeError(f"gradient '{name}' must be float32 or wider, got {values.dtype}.")
     if noise_multiplier > 0:
         sensitivity = _validate.positive("the sensitivity of a sum that gets noise", clipped.sensitivity)
-        source.add([gradients[name] for name in sorted(gradients)], sensitivity, noise_multiplier * sensitivity, step)
+        sums = [gradients[name] for name in sorted(gradients)]
+        std = noise_multiplier * sensitivity
+        answer: object = source.add(sums, sensitivity, std, step)  # type: ignore[func-returns-value]
+        if answer is not None:
+            raise TypeError(f"{type(source).__name__}.add must write noisy sums over the exact ones and return None.")
     return NoisySum({name: values.to(clipped.types.get(name, values.dtype)) for name, values in gradients.items()})

@@ -14,7 +14,7 @@ from torch import Tensor
 from dpbnn.privacy.noise.graph_noise import GraphNoise
 from dpbnn.privacy.noise.randomness import Randomness
 
-__all__ = ["NOISE_SOURCES", "AddsNoise", "NoiseSource", "StandardNoise"]
+__all__ = ["NOISE_SOURCES", "AddsNoise", "NoiseSource", "StandardNoise", "foreign_source"]
 
 
 class AddsNoise(Protocol):
@@ -67,3 +67,9 @@ class StandardNoise:
 
 NOISE_SOURCES: dict[str, Callable[[Randomness], NoiseSource]] = {"standard": StandardNoise}
 """By name. Another source is one class, made from a `Randomness`, and one line here."""
+
+
+def foreign_source(name: str) -> str:
+    """The module that a noise source comes from; empty for the package's own."""
+    make = NOISE_SOURCES[name]
+    return "" if make is StandardNoise else str(getattr(make, "__module__", type(make).__module__))

@@ -17,7 +17,7 @@ from dpbnn.device.execution import Execution
 from dpbnn.methods import Method
 from dpbnn.privacy.noise.randomness import Randomness
 from dpbnn.privacy.noise.sampling import PoissonSampler, largest_batch
-from dpbnn.privacy.noise.source import NOISE_SOURCES, NoiseSource
+from dpbnn.privacy.noise.source import NOISE_SOURCES, NoiseSource, foreign_source
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.training.diagnostics import Diagnostics
 from dpbnn.types import Weights
@@ -71,8 +71,8 @@ class Work:
     @property
     def random_source(self) -> str:
         """What the guarantee says of all secret draws."""
-        module = type(self.noise).__module__
-        origin = "" if module.startswith("dpbnn.") else f" (of the module {module}, which is not part of dpbnn)"
+        module = foreign_source(self.execution.noise)
+        origin = f" (of the module {module}, which is not part of dpbnn)" if module else ""
         sampling, noise = self.randomness.source, self.noise.source + origin
         return sampling if noise == sampling else f"{sampling}; noise: {noise}"
 
