@@ -183,3 +183,16 @@ def test_an_approximation_does_not_become_the_tightest(registered):
     registered("guess", lambda charge: Accounting(0.0, "guess"), is_bound=False)
     assert SAMPLED.account().accountant == "pld"
     assert "guess" not in json.loads(PrivacyGuarantee.for_plan(SAMPLED).to_json())["epsilon_by_accountant"]
+
+
+def test_a_budget_is_charged_by_the_packages_own_accountants(registered):
+    """A budget adds up many fits, and nowhere says which accountant each of them rests on."""
+    plan = dpbnn.PrivacyPlan(1000, 100, 50, clip_norm=1.0, noise_multiplier=0.7, delta=1e-6)
+    own = plan.epsilon()
+    registered("hopeful", lambda charge: Accounting(0.01, "hopeful"))
+    assert plan.epsilon() == 0.01
+    budget = dpbnn.BudgetAccountant(2 * own, 1e-3)
+    budget.charge(plan)
+    assert budget.spent()[0] == own
+    with pytest.raises(DpbnnError, match="This would bring what is spent to"):
+        budget.charge(plan, plan)

@@ -27,6 +27,7 @@ from typing import Self
 
 from dpbnn import _validate
 from dpbnn.errors import DpbnnError
+from dpbnn.privacy.accountants import account
 from dpbnn.privacy.plan import PrivacyPlan
 
 __all__ = [
@@ -72,9 +73,9 @@ class JointCharge:
 
     @property
     def cost(self) -> tuple[float, float]:
-        """Epsilon and delta: added up, or by Renyi divergences where that is less."""
+        """Epsilon and delta: added up, or by Renyi divergences where that is less; by the package's own accountants."""
         others = self.epsilon_of_others
-        epsilon = max(others, math.fsum(plan.epsilon() for plan in self.plans))
+        epsilon = max(others, math.fsum(account(plan.charge(), own_only=True).epsilon for plan in self.plans))
         delta = max(plan.delta for plan in self.plans)
         if len(self.plans) > 1 and (composed := max(others, composed_epsilon(self.plans, delta))) <= epsilon:
             return composed, delta

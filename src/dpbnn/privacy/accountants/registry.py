@@ -81,8 +81,8 @@ def foreign_module(name: str) -> str:
     return str(getattr(accountant.compute, "__module__", type(accountant.compute).__module__))
 
 
-def account(charge: Charge, accountant: str | None = None) -> Accounting:
-    """The epsilon by one accountant, or the tightest valid one where none is named.
+def account(charge: Charge, accountant: str | None = None, *, own_only: bool = False) -> Accounting:
+    """The epsilon by one accountant, or the tightest valid one where none is named: of all, or of the package's own.
 
     Guarantees:
         The tightest is never below the exact Gaussian.
@@ -92,9 +92,11 @@ def account(charge: Charge, accountant: str | None = None) -> Accounting:
     """
     if accountant is not None:
         return _with_origin(_answer(ACCOUNTANTS[one_of("accountant", accountant, ACCOUNTANTS)], charge))
-    is_hopeless = quick_epsilon(replace(charge, adjacency="add_or_remove")) > HOPELESS_EPSILON
-    left_out = [known for known in _bounds() if is_hopeless and not known.is_quick]
-    answers = [_answer(known, charge) for known in _bounds() if known not in left_out]
+    known_bounds = [known for known in _bounds() if not (own_only and foreign_module(known.name))]
+    removed = replace(charge, adjacency="add_or_remove")
+    is_hopeless = min(_answer(known, removed).epsilon for known in known_bounds if known.is_quick) > HOPELESS_EPSILON
+    left_out = [known for known in known_bounds if is_hopeless and not known.is_quick]
+    answers = [_answer(known, charge) for known in known_bounds if known not in left_out]
     best = min(answers, key=lambda answer: answer.epsilon)
     reasons, name = [], best.accountant.upper()
     if left_out:
