@@ -69,7 +69,7 @@ def measure(options: Options) -> Figures:
 
 
 def tables(machine: str, figures: Figures) -> list[Table]:
-    """One."""
+    """One table."""
     rows = []
     for row in figures["rows"]:
         low, high = row["ratio_range"]

@@ -10,7 +10,7 @@ MARKS = [("", time.perf_counter())]
 
 
 def mark(name: str) -> None:
-    """Something is over."""
+    """Note the time at which this part is over."""
     import torch
 
     if torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing():

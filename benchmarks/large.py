@@ -143,7 +143,7 @@ def measure(options: Options) -> Figures:
 
 
 def tables(machine: str, figures: Figures) -> list[Table]:
-    """One."""
+    """One table."""
     rows = []
     for row in figures["rows"]:
         label = f"{row['variant']} ({row['engine'].replace('_', '-')})" if "engine" in row else row["variant"]

@@ -101,7 +101,7 @@ def measure(options: Options) -> Figures:
 
 
 def tables(machine: str, figures: Figures) -> list[Table]:
-    """One."""
+    """One table."""
     rows = [
         [row["model"], row["engine"].replace("_", "-"), f"{row['milliseconds']:.2f}", f"{row['ratio']:.2f}x"]
         for row in figures["rows"]

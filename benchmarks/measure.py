@@ -60,7 +60,7 @@ class Times:
 
     def ratios(self, name: str, base: str) -> list[float]:
         """To another variant, round by round."""
-        return [own / other for own, other in zip(self.seconds[name], self.seconds[base], strict=True)]
+        return [one / other for one, other in zip(self.seconds[name], self.seconds[base], strict=True)]
 
     def beside(self, name: str, base: str) -> dict[str, float | list[float]]:
         """Milliseconds of a call, and the ratio to another variant with its range over rounds."""

@@ -48,7 +48,7 @@ def measure(options: Options) -> Figures:
 
 
 def tables(machine: str, figures: Figures) -> list[Table]:
-    """One."""
+    """One table."""
     found = {(row["model"], row["method"]): row for row in figures["rows"]}
     rows = []
     for label in METHODS:

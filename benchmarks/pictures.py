@@ -48,7 +48,7 @@ def bars(axes: "Axes", values: Mapping[str, float | None], title: str, label: st
 
 
 def _colour(name: str) -> str:
-    """Others beside ours."""
+    """Plain PyTorch and Opacus differ from ours."""
     return GREY if "plain" in name else ORANGE if "Opacus" in name else BLUE
 
 

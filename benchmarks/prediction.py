@@ -87,7 +87,7 @@ def measure(options: Options) -> Figures:
 
 
 def tables(machine: str, figures: Figures) -> list[Table]:
-    """One for each size."""
+    """A table for each size."""
     found = []
     for draws, records in sorted({(row["draws"], row["records"]) for row in figures["rows"]}):
         rows = [row for row in figures["rows"] if (row["draws"], row["records"]) == (draws, records)]

@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(f"python benchmarks {name}", description=text, formatter_class=layout)
 
     def error(self, message: str) -> NoReturn:
-        """One line."""
+        """Print one line and exit."""
         self.exit(2, f"Error: {message}; {self.prog} --help lists the options.\n")
 
 
@@ -90,7 +90,7 @@ class Table:
     rows: list[list[str]]
 
     def for_terminal(self) -> RichTable:
-        """By Rich."""
+        """A table of Rich's."""
         table = RichTable(*self.columns, title=self.title)
         for row in self.rows:
             table.add_row(*row)

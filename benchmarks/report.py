@@ -52,7 +52,7 @@ def main(options: list[str]) -> int:
     after = filled(before)
     programs = [_program(found[2]) for found in PLACE.finditer(before)]
     if check:
-        old = [PAGE.name] * (after != before) + [f"{own.name}.svg" for own in programs if not _is_shown(own)]
+        old = [PAGE.name] * (after != before) + [f"{one.name}.svg" for one in programs if not _is_shown(one)]
         for name in old:
             print(f"{name} does not agree with the figures; python benchmarks report writes it.", file=sys.stderr)
         return int(bool(old))

@@ -156,7 +156,7 @@ def measure(options: Options) -> Figures:
 
 
 def tables(machine: str, figures: Figures) -> list[Table]:
-    """One."""
+    """One table."""
     rows = []
     for row in figures["rows"]:
         memory = f"{row['memory_slope']:.2f}" if "memory_slope" in row else "-"

@@ -48,7 +48,7 @@ def measure(options: Options) -> Figures:
 
 
 def tables(machine: str, figures: Figures) -> list[Table]:
-    """One."""
+    """One table."""
     rows = figures["rows"]
     cells = [[part, *(f"{row['parts'][part]:.3f}" for row in rows)] for part in rows[0]["parts"]]
     return [Table(f"{machine}, torch {figures['torch']}", ["part", *(f"{row['network']}, s" for row in rows)], cells)]

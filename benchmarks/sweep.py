@@ -31,7 +31,7 @@ def setups(count: int, records: int, steps: int) -> list[dpbnn.Setup]:
 
 
 def apart(runs: list[dpbnn.Setup], x: Tensor, y: Tensor) -> None:
-    """The usual way."""
+    """One fit after another."""
     for run in runs:
         dpbnn.fit(
             run.model, x, y, method=run.method, plan=run.plan, likelihood=run.likelihood, seed=run.seed, progress=False
@@ -55,7 +55,7 @@ def measure(options: Options) -> Figures:
 
 
 def tables(machine: str, figures: Figures) -> list[Table]:
-    """One."""
+    """One table."""
     rows = [
         [row["way"], f"{row['milliseconds'] / 1e3:.2f}", f"{row['ratio']:.3f}x", f"{row['first_seconds']:.2f}"]
         for row in figures["rows"]

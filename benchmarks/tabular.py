@@ -85,7 +85,7 @@ def number(column: np.ndarray, low: float, high: float, log: bool = False) -> np
 def adult(folder: Path, seed: int) -> Split:
     """Its own split of training and test; the seed changes nothing."""
     described = [line.strip().rstrip(".").split(": ") for line in (folder / "tabular" / "adult.names").open()]
-    names = {own[0]: own[1] for own in described if len(own) == 2 and not own[0].startswith("|")}
+    names = {line[0]: line[1] for line in described if len(line) == 2 and not line[0].startswith("|")}
     ranges = {"age": (17, 90), "education-num": (1, 16), "hours-per-week": (1, 99)}
     logs = {"fnlwgt": (0, 1_500_000), "capital-gain": (0, 100_000), "capital-loss": (0, 5_000)}
 
@@ -140,7 +140,7 @@ def uci(name: str) -> Callable[[Path, int], Split]:
         last = NAVAL_TARGET if name.startswith("naval") else rows.shape[1] - 1
         inputs, targets = rows[:, :last], rows[:, last]
         inputs = inputs[:, np.ptp(inputs, axis=0) > 0]
-        scaled = [number(own, *_around(own)) for own in inputs.T]
+        scaled = [number(column, *_around(column)) for column in inputs.T]
         span = _around(targets)
         x = np.concatenate(scaled, axis=1, dtype=np.float32)
         y = number(targets, *span).astype(np.float32)
@@ -166,7 +166,7 @@ SETS: dict[str, Callable[[Path, int], Split]] = {"adult": adult, "german": germa
 
 
 def facts_of(split: Split, epsilon: float, method: str = "sgld") -> Facts:
-    """What is public."""
+    """What is public about the rows for training."""
     classes = 2 if split.span is None else None
     return Facts(len(split.x), split.columns, classes, epsilon, DELTA, method)
 
@@ -258,7 +258,7 @@ class Job:
 
 
 def kept_in(file: Path) -> dict[str, Any]:
-    """What has been run."""
+    """Figures of the runs so far, by the keys of their jobs."""
     return json.loads(file.read_text()) if file.is_file() else {}
 
 
@@ -282,7 +282,7 @@ def tune(names: list[str], folder: Path, workers: int) -> None:
     others = [
         job
         for job in _tuning(names, CLIPS[1:])
-        if (own := best[job.name, job.epsilon]) and job.tuned and own | {"clip": job.tuned["clip"]} == job.tuned
+        if (chosen := best[job.name, job.epsilon]) and job.tuned and chosen | {"clip": job.tuned["clip"]} == job.tuned
     ]
     complete(TUNED, others, folder, workers)
 
@@ -302,7 +302,7 @@ def best_settings(kept: Mapping[str, Any], name: str, epsilon: float) -> dict[st
         if job.epsilon == epsilon and job.key in kept:
             losses.setdefault(job.way, []).append(kept[job.key]["negative_log_likelihood"])
             ways[job.way] = job.tuned
-    means = {way: statistics.mean(own) for way, own in losses.items() if len(own) == len(TUNING_SEEDS)}
+    means = {way: statistics.mean(each) for way, each in losses.items() if len(each) == len(TUNING_SEEDS)}
     return ways[min(means, key=lambda way: means[way])] if means else None
 
 
@@ -332,7 +332,7 @@ def million() -> None:
         with Path(folder, "data.csv").open("w") as file:
             file.write(",".join(f"c{i}" for i in range(columns)) + ",y\n")
             file.writelines(
-                ",".join(f"{own:.4f}" for own in row) + f",{label}\n" for row, label in zip(x, y, strict=True)
+                ",".join(f"{value:.4f}" for value in row) + f",{label}\n" for row, label in zip(x, y, strict=True)
             )
         Path(folder, "schema.toml").write_text(
             f'target = "y"\n{numbers}[columns.y]\ntype = "category"\nvalues = ["no", "yes"]\n'
@@ -348,7 +348,7 @@ def million() -> None:
 
 
 def _median(kept: dict[str, Any], name: str, way: str, epsilon: float, figure: str) -> float | None:
-    found = [own[figure] for key, own in kept.items() if key.startswith(f"{name}, {way}, {epsilon:g}, ")]
+    found = [figures[figure] for key, figures in kept.items() if key.startswith(f"{name}, {way}, {epsilon:g}, ")]
     return statistics.median(found) if found else None
 
 
@@ -357,7 +357,7 @@ def _cell(value: float | None) -> str:
 
 
 def tables(kept: dict[str, Any]) -> str:
-    """Both, as Markdown."""
+    """The tables of classes and of numbers, as Markdown."""
     classes = [
         "| classes | epsilon | accuracy | tuned | LogisticRegression | GaussianNB | NLL | tuned | ECE |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -374,15 +374,13 @@ def tables(kept: dict[str, Any]) -> str:
 
             nll = [_cell(of(way, "negative_log_likelihood")) for way in ("default", "tuned")]
             if name in UCI:
-                scale = of("default", "deviation")
-                errors = (
-                    [(own := of(way, "rmse")) and own / scale for way in ("default", "tuned")] if scale else [None] * 2
-                )
+                scale, errors = of("default", "deviation"), [of(way, "rmse") for way in ("default", "tuned")]
+                errors = [error and scale and error / scale for error in errors]
                 cells = [*map(_cell, errors), *nll, _cell(of("default", "coverage_95"))]
                 reals.append(f"| {name} | {epsilon:g} | {' | '.join(cells)} |")
             else:
                 right = [_cell(of(way, "accuracy")) for way in ("default", "tuned")]
-                peers = [_cell(of("diffprivlib", own)) for own in ("LogisticRegression", "GaussianNB")]
+                peers = [_cell(of("diffprivlib", peer)) for peer in ("LogisticRegression", "GaussianNB")]
                 cells = [*right, *peers, *nll, _cell(of("default", "expected_calibration_error"))]
                 classes.append(f"| {name} | {epsilon:g} | {' | '.join(cells)} |")
     return "\n".join([*classes, "", *reals])

@@ -130,7 +130,7 @@ def measure(options: Options) -> Figures:
 
 
 def tables(machine: str, figures: Figures) -> list[Table]:
-    """One."""
+    """One table."""
     rows = []
     for row in figures["rows"]:
         scaled = "" if row["steps_taken"] == figures["steps"] else f" ({row['steps_taken']} steps, scaled up)"

@@ -95,7 +95,7 @@ def clipped_gradient(model: nn.Module, x: Tensor, y: Tensor, likelihood: Likelih
 
 
 def no_phase(name: str) -> AbstractContextManager[object]:
-    """Nobody wants to know."""
+    """Nobody watches the parts of a step."""
     return nullcontext()
 
 
@@ -207,5 +207,5 @@ def _sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def opacus_is_there() -> bool:
-    """It is optional."""
+    """Whether Opacus is installed, which is optional."""
     return is_installed("opacus", "Opacus is not installed and left out: pip install -e '.[bench]' adds it.")

@@ -13,7 +13,7 @@ from dpbnn.clipping import ClippingSettings, Sums, check_model, clip_and_sum, fu
 from dpbnn.clipping.engines.book_keeping import Trace
 from dpbnn.clipping.forms.deferred import Deferred
 from dpbnn.clipping.forms.joint import Joint
-from dpbnn.clipping.forms.per_record import Dense, Outer, Reordered, SparseRows, Target
+from dpbnn.clipping.forms.per_record import Dense, Destination, Outer, Reordered, SparseRows
 from dpbnn.clipping.forms.tied import Tied
 from dpbnn.clipping.gradient import ROUNDING_ROOM
 from dpbnn.types import Draws
@@ -161,11 +161,11 @@ def test_a_part_of_many_records_is_summed_in_float64_and_stays_so(device, monkey
     assert float(values.sum()) != float(values.sum().float())
     use(monkeypatch, way)
     for name, form in forms_of(values).items():
-        found = form.finite().weighted_sum(torch.ones_like(values), Target(None, torch.float64, 20_000))
+        found = form.finite().weighted_sum(torch.ones_like(values), Destination(None, torch.float64, 20_000))
         assert found.dtype == torch.float64
         assert float(found.sum()) == float(values.sum()), name
         place = torch.empty(*found.shape, 2, dtype=torch.float64, device=device)[..., 0]
-        assert torch.equal(form.weighted_sum(torch.ones_like(values), Target(place, None, 20_000)), found), name
+        assert torch.equal(form.weighted_sum(torch.ones_like(values), Destination(place, None, 20_000)), found), name
         assert form.weighted_sum(torch.ones_like(values)).dtype == torch.float32
 
 
@@ -188,9 +188,9 @@ def test_small_products_of_records_that_may_cancel_take_several_launches(device,
     a[5], factors = math.nan, torch.ones(64, dtype=torch.float64, device=device)
     factors[5] = 0.0
     outer = Outer(a, g, torch.Size((2, 3)))
-    whole = outer.finite().weighted_sum(factors, Target(dtype=torch.float64))
+    whole = outer.finite().weighted_sum(factors, Destination(dtype=torch.float64))
     assert launched == [64]
-    assert torch.equal(outer.finite().weighted_sum(factors, Target(None, torch.float64, 10**7)), whole)
+    assert torch.equal(outer.finite().weighted_sum(factors, Destination(None, torch.float64, 10**7)), whole)
     assert max(launched[1:]) < 32
     assert sum(launched[1:]) == 64
 

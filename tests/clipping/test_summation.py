@@ -16,9 +16,9 @@ from dpbnn.clipping.forms.per_record import (
     LONGEST_FLOAT32_SUM,
     ROUNDING_SHARE,
     Dense,
+    Destination,
     Outer,
     SparseRows,
-    Target,
     least_of_terms,
 )
 from dpbnn.clipping.forms.tied import Tied
@@ -90,7 +90,7 @@ def test_sums_are_as_close_to_the_truth_as_promised(largest_batch):
     }
     for name, (form, truth) in forms.items():
         longest = float((factors * lengths[name]).max())
-        off = float((form.weighted_sum(factors, Target(largest_batch=largest_batch)).double() - truth).norm())
+        off = float((form.weighted_sum(factors, Destination(largest_batch=largest_batch)).double() - truth).norm())
         assert off <= (summation.SHARE / 2 + 2**-24 * n) * longest, name
 
 
@@ -186,10 +186,10 @@ def test_sums_are_the_same_for_any_number_of_records_at_a_time(name, monkeypatch
         "tied": (Tied(outer, SparseRows.merged(owners, torch.randint(2, (192,)), values, 64, outer.shape)), 10**7),
         "joint": (Joint((first, second), (torch.full((2, 3), 0.5), torch.full((2, 3), -2.0))), 4 * 10**8),
     }[name]
-    whole = form.weighted_sum(factors, Target(dtype=torch.float64))
+    whole = form.weighted_sum(factors, Destination(dtype=torch.float64))
     found, at_a_time = [], summation._at_a_time
     monkeypatch.setattr(summation, "_at_a_time", lambda *given: found.append(at_a_time(*given)) or found[-1])
-    assert torch.equal(form.weighted_sum(factors, Target(None, torch.float64, largest_batch)), whole)
+    assert torch.equal(form.weighted_sum(factors, Destination(None, torch.float64, largest_batch)), whole)
     assert 1 < min(found) < 32, "a few at a time"
 
 

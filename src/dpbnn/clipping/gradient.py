@@ -18,7 +18,7 @@ from dpbnn.clipping import fused
 from dpbnn.clipping.check.compatibility import CheckedModel
 from dpbnn.clipping.engines import ENGINES
 from dpbnn.clipping.forms.joint import jointly
-from dpbnn.clipping.forms.per_record import PerRecordGradient, Target
+from dpbnn.clipping.forms.per_record import Destination, PerRecordGradient
 from dpbnn.clipping.objective import wide
 from dpbnn.clipping.parts import part_size, parts
 from dpbnn.clipping.summation import LARGEST_PART
@@ -108,7 +108,7 @@ def clip_and_sum(
     in_parts = sums.adds_up or len(x) > size
     memory = {} if in_parts else sums.memory
     dtype = torch.float64 if settings.in_float64 or in_parts else None
-    targets = {name: Target(memory.get(name), dtype, sums.largest_batch or len(x)) for name in like}
+    destinations = {name: Destination(memory.get(name), dtype, sums.largest_batch or len(x)) for name in like}
     total = dict(sums.memory) if sums.adds_up else {}
     with torch.inference_mode(False):
         x, y = _detached(x), _detached(y)
@@ -121,7 +121,7 @@ def clip_and_sum(
                         at_each.append(gradients)
             with full_precision(x.device), torch.no_grad():
                 gradients = jointly(at_each, where, len(part_x))
-                _clip_and_sum_one_part(gradients, part_present, settings, observe, total, targets)
+                _clip_and_sum_one_part(gradients, part_present, settings, observe, total, destinations)
     for name in like.keys() - total.keys():
         total[name] = like[name].new_zeros((2, *like[name].shape) if isinstance(where, Draws) else like[name].shape)
     types = {name: values.dtype for name, values in like.items()}
@@ -187,7 +187,7 @@ def _clip_and_sum_one_part(
     settings: ClippingSettings,
     observe: Callable[[Tensor, float], None] | None,
     total: Weights,
-    targets: Mapping[str, Target],
+    destinations: Mapping[str, Destination],
 ) -> None:
     """Add the clipped sums of one part of a batch to the total; the gradients are let go on the way."""
     if not gradients:
@@ -207,7 +207,7 @@ def _clip_and_sum_one_part(
     def add(name: str) -> None:
         values = gradients.pop(name)  # what is summed is let go: a large model has no room for both
         hold(values)
-        sums = (values.finite() if must_clean else values).weighted_sum(factors, targets[name])
+        sums = (values.finite() if must_clean else values).weighted_sum(factors, destinations[name])
         total[name] = total[name].add_(sums) if name in total else sums
 
     side_by_side(add, list(gradients))

@@ -70,7 +70,7 @@ class _StepDraws:
     """
 
     def __init__(self, like: Weights, num_draws: int) -> None:
-        self.pair: tuple[int, bool] | None = None
+        self.step = -1  # whose e these are: none's yet
         self.std, self.slope = FlatWeights(like), FlatWeights(like)  # used again: fresh memory would take longer
         self.e = [FlatWeights(like) for _ in range(num_draws)]
         self.w = [FlatWeights(like) for _ in range(num_draws)]
@@ -83,14 +83,15 @@ class _StepDraws:
         for e, w in zip(self.e, self.w, strict=True):
             torch.addcmul(state.mean.numbers, std, e.numbers, out=w.numbers)
 
-    def draw(self, seed: int, pair: int, second: int) -> None:
+    def draw(self, seed: int, step: int) -> None:
         """Draw the e of a step from the user's seed, unless they have been drawn."""
+        is_same_pair = self.step // 2 == step // 2
         for index, e in enumerate(self.e):
-            if self.pair is None or self.pair[0] != pair:
-                e.draw_normals(derived_seed(seed, pair, index))
-            if bool(second) != (self.pair == (pair, True)):
+            if not is_same_pair:
+                e.draw_normals(derived_seed(seed, step // 2, index))
+            if step % 2 != (self.step % 2 if is_same_pair else 0):
                 e.numbers.neg_()
-        self.pair = (pair, bool(second))
+        self.step = step
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class BBP(Method[BBPState]):
 
     def begin_step(self, state: BBPState, step: int) -> Hashable | None:
         """Draw e. The phase is the learning rate, unless the optimizer counts on the host."""
-        state.draws.draw(state.seed, *divmod(step, 2))
+        state.draws.draw(state.seed, step)
         return self._descent.phase(state.optimizer, step)
 
     def weights(self, state: BBPState, step: int) -> Weights | Draws:

@@ -108,9 +108,9 @@ class Descent:
             for term in terms:
                 term.add_to(weights, -rate)
             return
-        for values in weights.values():
-            values.grad = torch.zeros_like(values)
-        gradients = {name: values.grad for name, values in weights.items() if values.grad is not None}
+        gradients = {name: torch.zeros_like(values) for name, values in weights.items()}
+        for name, values in weights.items():
+            values.grad = gradients[name]
         for term in terms:
             term.add_to(gradients, 1.0)
         for group in optimizer.param_groups:

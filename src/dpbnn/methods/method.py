@@ -22,6 +22,7 @@ from dpbnn.types import Draws, NoisySum, Weights
 __all__ = ["Method", "Prepared"]
 
 State = TypeVar("State")
+PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Method(ABC, Generic[State]):
         """Settle everything that follows from the settings and the plan; raise if they contradict each other."""
         names: list[str] = [field.name for field in fields(self)] if is_dataclass(self) else []
         values = {name: getattr(self, name) for name in names}
-        plain = {name: value if _is_plain(value) else repr(value) for name, value in values.items()}
+        plain = {name: value if isinstance(value, PLAIN) else repr(value) for name, value in values.items()}
         return Prepared(plan, {"method": type(self).__name__, **plain})
 
     @abstractmethod
@@ -92,7 +93,3 @@ class Method(ABC, Generic[State]):
     @abstractmethod
     def to_posterior(self, state: State) -> Posterior:
         """What the run has learned so far."""
-
-
-def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str))

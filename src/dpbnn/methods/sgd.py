@@ -15,7 +15,7 @@ Reference: Abadi et al. 2016 (arXiv 1607.00133).
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from torch.optim import Optimizer
 
@@ -23,14 +23,12 @@ from dpbnn.device.flat import flat_copies
 from dpbnn.errors import DpbnnError
 from dpbnn.methods.descent import Descent, Term, implied_temperature, of_network, prior_term
 from dpbnn.methods.method import Method, Prepared
+from dpbnn.methods.sgld import SGLD
 from dpbnn.models.priors import Flat, Prior, checked_prior
 from dpbnn.posterior import PointEstimate
 from dpbnn.privacy.plan import PrivacyPlan
 from dpbnn.schedule import Schedule, check_length, combined
 from dpbnn.types import NoisySum, Weights
-
-if TYPE_CHECKING:
-    from dpbnn.methods.sgld import SGLD
 
 __all__ = ["SGD", "SGDState"]
 
@@ -129,14 +127,12 @@ class SGD(Method[SGDState]):
             "sqrt(learning_rate) * clip_norm * noise_multiplier constant for a single one."
         )
 
-    def as_sgld(self, plan: PrivacyPlan) -> "tuple[SGLD, PrivacyPlan]":
+    def as_sgld(self, plan: PrivacyPlan) -> tuple[SGLD, PrivacyPlan]:
         """The sampler with the same iterates under the same plan: its rate is ``eta / n``, its temperature is implied.
 
         Guarantees:
             DP-SGD and its conversion to DP-SGLD give the same iterates from the same seeds.
         """
-        from dpbnn.methods.sgld import SGLD
-
         if not self._descent.is_plain:
             raise DpbnnError(
                 "Only plain descent is a Langevin sampler; as_sgld needs optimizer 'SGD' without momentum or options."

@@ -16,13 +16,14 @@ Reference: Welling and Teh 2011.
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from dpbnn import _validate
 from dpbnn.device.flat import flat_copies
 from dpbnn.errors import DpbnnError
 from dpbnn.methods.descent import Term, as_rate, implied_temperature, of_network, plain_schedule, prior_term
 from dpbnn.methods.method import Method, Prepared
-from dpbnn.methods.sgd import SGD
+from dpbnn.methods.registry import METHODS
 from dpbnn.methods.store import Keeping, KeepSamples, KeepSummary, Store
 from dpbnn.models.priors import Gaussian, Prior, checked_prior
 from dpbnn.posterior import Posterior
@@ -160,8 +161,8 @@ class SGLD(Method[SGLDState]):
         """What was kept of the chain."""
         return state.store.posterior(state.weights)
 
-    def as_sgd(self, plan: PrivacyPlan) -> tuple[SGD, PrivacyPlan]:
-        """DP-SGD with the same iterates: ``n eta``, under the plan with the noise of this temperature.
+    def as_sgd(self, plan: PrivacyPlan) -> tuple[Method[Any], PrivacyPlan]:
+        """`SGD` with the same iterates: ``n eta``, under the plan with the noise of this temperature.
 
         The prior keeps its scale: here its energy counts once beside the sum over n records, there it is divided by n.
 
@@ -171,7 +172,7 @@ class SGLD(Method[SGLDState]):
         if not plan.is_private:
             raise DpbnnError("Without privacy noise DP-SGD does not sample; as_sgd needs a private plan.")
         rates = combined(lambda rate: rate * plan.dataset_size, plan.steps, self.learning_rate)
-        return SGD(rates, self.prior), self.prepare(plan).plan
+        return METHODS["sgd"].load()(rates, self.prior), self.prepare(plan).plan
 
 
 def _too_cold(tau: float, rate: float, clip_norm: float, needed: float, least: float) -> str:

@@ -37,14 +37,16 @@ class LowRankGaussian(Posterior):
     def draw(self, num_draws: int, seed: int | None) -> Iterator[Weights]:
         """Exactly `num_draws` weights."""
         base = derived_seed(seed)
-        rank = {"": self._first_directions.flatten(1)[:, 0]}
+        like = {"z": self._first_directions.flatten(1)[:, 0]}
         for index in range(num_draws):
             e = standard_normals(self.mean, derived_seed(base, index, 0))
-            z = standard_normals(rank, derived_seed(base, index, 1))[""]
-            yield {
-                name: e[name].mul_(self.diagonal[name].sqrt()).add_(mean).add_(_along(z, self.directions[name]))
-                for name, mean in self.mean.items()
-            }
+            z = standard_normals(like, derived_seed(base, index, 1))["z"]
+            weights = {}
+            for name, mean in self.mean.items():
+                directions = self.directions[name]
+                along = torch.tensordot(z.to(directions.dtype), directions, dims=1)
+                weights[name] = e[name].mul_(self.diagonal[name].sqrt()).add_(mean).add_(along)
+            yield weights
 
     @property
     def effective_sample_size(self) -> float:
@@ -61,7 +63,3 @@ class LowRankGaussian(Posterior):
 
     def _details(self) -> tuple[str, ...]:
         return (f"rank {len(self._first_directions)}",)
-
-
-def _along(z: Tensor, directions: Tensor) -> Tensor:
-    return torch.tensordot(z.to(directions.dtype), directions, dims=1)

@@ -37,9 +37,10 @@ class Posterior(ABC):
         saved: Weights = {}
         for field in fields(self):  # type: ignore[arg-type]
             part = getattr(self, field.name)
-            saved |= (
-                {field.name: part} if isinstance(part, Tensor) else {f"{field.name}/{n}": v for n, v in part.items()}
-            )
+            if isinstance(part, Tensor):
+                saved[field.name] = part
+            else:
+                saved |= {f"{field.name}/{name}": values for name, values in part.items()}
         return saved
 
     @classmethod

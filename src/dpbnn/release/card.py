@@ -51,7 +51,7 @@ def _rows(guarantee: PrivacyGuarantee, settings: Mapping[str, Any]) -> dict[str,
     if not guarantee.holds:
         return {"guarantee": "none"} | trained
     without_sampling = rounded_up(replace(plan, batch_size=plan.dataset_size).epsilon(adjacency=guarantee.adjacency))
-    is_of_all = without_sampling >= guarantee.epsilon  # or the plan is that of one candidate of a search
+    is_whole_plan = without_sampling >= guarantee.epsilon  # else the plan is that of one candidate of a search
     by_accountant = (f"{name.upper()} {shown(bound)}" for name, bound in guarantee.epsilon_by_accountant.items())
     return {
         "epsilon, delta": f"{shown(guarantee.epsilon)}, {shown(guarantee.delta)}",
@@ -59,7 +59,7 @@ def _rows(guarantee: PrivacyGuarantee, settings: Mapping[str, Any]) -> dict[str,
         "adjacency": guarantee.adjacency.replace("_", " "),
         "epsilon by accountant": ", ".join(by_accountant),
         "epsilon if replaced by another": shown(guarantee.epsilon_replace_one),
-        **({"epsilon without amplification by sampling": shown(without_sampling)} if is_of_all else {}),
+        **({"epsilon without amplification by sampling": shown(without_sampling)} if is_whole_plan else {}),
         "sampling": guarantee.sampling,
         "mechanism": guarantee.mechanism,
         "random numbers": guarantee.random_source,
@@ -76,8 +76,8 @@ def _spent(ledger: Sequence[Mapping[str, Any]]) -> str:
         return ""
     head = ["## Ledger\n", "| for | mechanism | level | times | rows of a person |", "| --- | --- | --- | --- | --- |"]
     rows = [
-        f"| {_few(purposes)} | {how} | {level:.4g} | {count} | {most} |"
-        for (how, level, count, most), purposes in lines.items()
+        f"| {_few(purposes)} | {mechanism} | {level:.4g} | {count} | {rows_per_person} |"
+        for (mechanism, level, count, rows_per_person), purposes in lines.items()
     ]
     return "\n".join([*head, *rows, "", LEVELS])
 

@@ -205,7 +205,8 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, likelihoo
 
 def objective_of(model: nn.Module, likelihood: Likelihood, posterior: Posterior) -> Objective:
     """A replica of the network with its likelihood, to predict with weights that are drawn from the posterior."""
-    return Objective(replica(model), likelihood, tuple(n for n in posterior.names if n.startswith("likelihood.")))
+    of_likelihood = tuple(name for name in posterior.names if name.startswith("likelihood."))
+    return Objective(replica(model), likelihood, of_likelihood)
 
 
 def guarantee_of(path: str | os.PathLike[str]) -> PrivacyGuarantee:

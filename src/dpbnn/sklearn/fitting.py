@@ -68,14 +68,13 @@ def fit_folder(checkpoint: Any, take_over: bool) -> Iterator[FitFolder]:
 
 def as_bounds(name: str, given: Any, columns: int) -> Bounds:
     """A pair for all columns, or a pair for each."""
+    expected = f"(low, high), or such a pair for each of {columns} columns"
     try:
         pairs = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise DpbnnError(f"{name} must be (low, high), or such a pair for each of {columns} columns.") from error
+        raise DpbnnError(f"{name} must be {expected}.") from error
     if pairs.shape == (2,):
         pairs = np.tile(pairs, (columns, 1))
     if pairs.shape != (columns, 2):
-        raise DpbnnError(
-            f"{name} must be (low, high), or such a pair for each of {columns} columns, got shape {list(pairs.shape)}."
-        )
+        raise DpbnnError(f"{name} must be {expected}, got shape {list(pairs.shape)}.")
     return Bounds(pairs[:, 0].copy(), pairs[:, 1].copy())

@@ -57,7 +57,7 @@ CHECKS: Mapping[str, Callable[[str, object], float]] = {
     "epochs": _validate.positive,
     "batch_size": _validate.whole_number,
 }
-"""Of settings that are given; the plan and the network check the others."""
+"""Of settings that are given, before anything is bought; the plan checks the clip norm."""
 NOISE_LEVEL = "noise level of the targets"
 """What `noise_epsilon` buys."""
 
@@ -146,10 +146,11 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None, bounds: Mapping
     hidden = pick("hidden", *_hidden(facts, strength))
     if isinstance(hidden, str) or not isinstance(hidden, Iterable):
         _validate.refuse("hidden", "a list of widths, such as [64, 64]", hidden)
+    widths = tuple(_validate.whole_number("hidden", width) for width in hidden)
     dropout = 0.0
     if METHODS[facts.method].has_dropout:
         dropout = _validate.fraction("dropout", pick("dropout", DROPOUT, "little, as noise regularizes too"))
-        if not list(hidden):
+        if not widths:
             _validate.refuse("hidden", f"one width or more for {facts.method}, which drops units", hidden)
     time, why = _time(facts, strength)
     steps = pick("steps", *_steps(facts, known, mu, time))
@@ -175,7 +176,7 @@ def choose(facts: Facts, given: Mapping[str, Any] | None = None, bounds: Mapping
         check_available()
     return Chosen(
         method=facts.method,
-        hidden=tuple(_validate.whole_number("hidden", width) for width in hidden),
+        hidden=widths,
         activation="tanh",
         dropout=dropout,
         learning_rate=pick("learning_rate", time / steps, why),

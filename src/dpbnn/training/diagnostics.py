@@ -19,8 +19,8 @@ class Diagnostics:
         """A function that `clip_and_sum` calls with the norms of a part of the batch and the clip norm."""
         if not self.enabled:
             return None
-        self.entries.append({"step": step, "records": 0, "norms": 0.0, "clipped": 0})
-        entry = self.entries[-1]
+        entry: dict[str, float] = {"step": step, "records": 0, "norms": 0.0, "clipped": 0}
+        self.entries.append(entry)
 
         def observe(norms: Tensor, clip_norm: float) -> None:
             entry["records"] += len(norms)

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from dpbnn.privacy.plan import PrivacyPlan
@@ -38,14 +39,14 @@ def show_progress(
     )
     with progress.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("training", total=plan.steps, completed=steps_done, epsilon="", measure="")
-        milestone, shown = 0, ""
+
+        @cache
+        def epsilon_at(milestone: int) -> str:
+            return f"epsilon at most {plan.epsilon(steps=milestone):.3f}" if plan.is_private else "no privacy"
 
         def display(steps_done: int, measure: str = "") -> None:
-            nonlocal milestone, shown
-            if num_runs == 1 and (steps_done > milestone or not shown):
-                milestone = _next_milestone(steps_done, plan.steps)
-                shown = f"epsilon at most {plan.epsilon(steps=milestone):.3f}" if plan.is_private else "no privacy"
-            bar.update(task, completed=steps_done, epsilon=shown, measure=measure)
+            epsilon = epsilon_at(_next_milestone(steps_done, plan.steps)) if num_runs == 1 else ""
+            bar.update(task, completed=steps_done, epsilon=epsilon, measure=measure)
 
         yield display
 

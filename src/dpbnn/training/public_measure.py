@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from dpbnn.clipping import CheckedModel
+from dpbnn.clipping.objective import Objective
 from dpbnn.data.records import InMemoryRecords, as_records
 from dpbnn.errors import DpbnnError
 from dpbnn.posterior import Posterior
@@ -24,7 +25,7 @@ DRAWS = 10
 class PublicMeasure:
     """Accuracy, or root mean squared error, some twenty times over the run."""
 
-    checked: CheckedModel
+    objective: Objective
     x: Tensor
     y: Tensor
     every: int
@@ -42,13 +43,12 @@ class PublicMeasure:
             raise DpbnnError("public_data must be a pair of tensors or arrays, got a Dataset.")
         checked.objective.likelihood.check_values(records.y, checked.num_outputs)
         x, y = records.x.to(weight.device), records.y.cpu()  # where predictions are
-        return PublicMeasure(checked, x, y, max(1, steps // TIMES))
+        return PublicMeasure(checked.objective, x, y, max(1, steps // TIMES))
 
     def after(self, steps_done: int, posterior: Callable[[], Posterior]) -> str:
         """The last measure as text; a new one if it is time."""
         if steps_done % self.every == 0:
-            objective = self.checked.objective
-            prediction = predict(objective, posterior(), self.x, DRAWS, seed=0, measurements=self.measurements)
+            prediction = predict(self.objective, posterior(), self.x, DRAWS, seed=0, measurements=self.measurements)
             if isinstance(prediction, ClassPrediction):
                 measured = {"public_accuracy": float((prediction.labels == self.y.reshape(-1)).double().mean())}
             else:

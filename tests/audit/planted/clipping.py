@@ -9,7 +9,7 @@ import dpbnn
 from dpbnn.audit.rounding import audit_rounding
 from dpbnn.clipping import engines, gradient, parts, summation
 from dpbnn.clipping.check import compatibility, trial
-from dpbnn.clipping.forms.per_record import Dense, Target
+from dpbnn.clipping.forms.per_record import Dense, Destination
 from dpbnn.training.steps import eager
 from dpbnn.training.steps import work as steps_work
 from dpbnn.types import ClippedSum
@@ -247,8 +247,9 @@ def sums_in_a_row(patch):
 def parts_stored_in_float32(patch):
     original = gradient._clip_and_sum_one_part
 
-    def planted(gradients, present, settings, observe, total, targets):
-        part, in_float32 = {}, {name: Target(largest_batch=target.largest_batch) for name, target in targets.items()}
+    def planted(gradients, present, settings, observe, total, destinations):
+        part = {}
+        in_float32 = {name: Destination(largest_batch=into.largest_batch) for name, into in destinations.items()}
         original(gradients, present, settings, observe, part, in_float32)
         for name, values in part.items():
             total[name] = total.get(name, 0) + values.float().double()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["NUM_RECORDS", "Probe", "first_noticed"]
+__all__ = ["NUM_RECORDS", "KindProbe", "first_noticed"]
 
 NUM_RECORDS, CHANGED = 8, 4
 """Enough for one of the others to have a loss that shows something, also where a network is sure of most."""
@@ -28,7 +28,7 @@ Kind = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Probe:
+class KindProbe:
     """Records of one kind, of which one becomes another kind: `reveals` says what others depend on if they notice."""
 
     background: Kind
@@ -122,35 +122,35 @@ CONSTANTS = "Scale inputs with constants that are fixed in advance, not by what 
 PADDING, RANGE = "where another one's padding ends", "the range of another one's values"
 
 
-def _special(value: float) -> Probe:
-    return Probe(plain, filled(value), f"a special value ({value}) in another record", ENTRY_BY_ENTRY.format(value))
+def _special(value: float) -> KindProbe:
+    return KindProbe(plain, filled(value), f"a special value ({value}) in another record", ENTRY_BY_ENTRY.format(value))
 
 
-def _special_target(value: float) -> Probe:
-    return Probe(plain, filled(value), f"a special value ({value}) as another one's target", EACH_ALONE)
+def _special_target(value: float) -> KindProbe:
+    return KindProbe(plain, filled(value), f"a special value ({value}) as another one's target", EACH_ALONE)
 
 
 RANGES = (
-    Probe(in_unit_range, plain, RANGE, CONSTANTS),
-    Probe(in_unit_range, pixels, RANGE, CONSTANTS),
-    Probe(pixels, plain, RANGE, CONSTANTS),
-    Probe(uneven, in_unit_range, RANGE, CONSTANTS),
+    KindProbe(in_unit_range, plain, RANGE, CONSTANTS),
+    KindProbe(in_unit_range, pixels, RANGE, CONSTANTS),
+    KindProbe(pixels, plain, RANGE, CONSTANTS),
+    KindProbe(uneven, in_unit_range, RANGE, CONSTANTS),
 )
-NEGATIVE = (_special(-1), _special(-999), Probe(padded(-1), plain, PADDING, MASK))
+NEGATIVE = (_special(-1), _special(-999), KindProbe(padded(-1), plain, PADDING, MASK))
 FRACTIONS = (
-    Probe(plain, coded, "a special value (such as -9999, 9999 or the least number) in another record", EACH_ALONE),
-    *(Probe(padded(value), plain, PADDING, MASK) for value in (-999, torch.nan)),
+    KindProbe(plain, coded, "a special value (such as -9999, 9999 or the least number) in another record", EACH_ALONE),
+    *(KindProbe(padded(value), plain, PADDING, MASK) for value in (-999, torch.nan)),
 )
 COUNTS = (
-    *(Probe(padded(0, in_front=in_front), plain, PADDING, MASK) for in_front in (False, True)),
-    Probe(plain, padded(0), "zeros at the end of another record", MASK),
-    Probe(plain, filled(0), "whether another one is all zeros", EACH_ALONE),
-    Probe(filled(0), plain, "whether another one is all zeros", EACH_ALONE),
-    Probe(plain, plain, "whether another one equals a third", EACH_ALONE),
-    Probe(repeated, plain, "whether another one equals it", EACH_ALONE),
-    Probe(constant, plain, "whether another one is constant", EACH_ALONE),
+    *(KindProbe(padded(0, in_front=in_front), plain, PADDING, MASK) for in_front in (False, True)),
+    KindProbe(plain, padded(0), "zeros at the end of another record", MASK),
+    KindProbe(plain, filled(0), "whether another one is all zeros", EACH_ALONE),
+    KindProbe(filled(0), plain, "whether another one is all zeros", EACH_ALONE),
+    KindProbe(plain, plain, "whether another one equals a third", EACH_ALONE),
+    KindProbe(repeated, plain, "whether another one equals it", EACH_ALONE),
+    KindProbe(constant, plain, "whether another one is constant", EACH_ALONE),
 )
-LARGER_COUNTS = (Probe(low, highest, "the largest number in another record", "Fix all sizes in advance."),)
+LARGER_COUNTS = (KindProbe(low, highest, "the largest number in another record", "Fix all sizes in advance."),)
 LABELS = tuple(map(_special_target, (-1, -100, -999)))
 REAL_TARGETS = tuple(map(_special_target, (-1, -999, torch.nan)))
 
@@ -159,7 +159,7 @@ Losses = Callable[[Tensor, Tensor], Tensor]
 
 def first_noticed(
     losses: Losses, alike: Callable[[Tensor, Tensor], bool], x: Tensor, y: Tensor, dtype: torch.dtype
-) -> Probe | None:
+) -> KindProbe | None:
     """The first change to one record that shows in the losses of the others; None if none does.
 
     Args:
@@ -182,7 +182,7 @@ def first_noticed(
 
 def _all_probes(
     x: Tensor, y: Tensor, dtype: torch.dtype
-) -> Iterator[tuple[Probe, Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]]:
+) -> Iterator[tuple[KindProbe, Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]]:
     """Each with the values that it is made from, and how what it makes becomes inputs and targets."""
     for probe in _of_inputs(x, dtype):
         yield probe, x, lambda values: (values.to(dtype), y)
@@ -190,17 +190,17 @@ def _all_probes(
         yield probe, y, lambda values: (x.to(dtype), values)
 
 
-def _of_inputs(x: Tensor, dtype: torch.dtype) -> tuple[Probe, ...]:
+def _of_inputs(x: Tensor, dtype: torch.dtype) -> tuple[KindProbe, ...]:
     if not x.numel():
         return ()
     if x.is_floating_point():
         return RANGES + NEGATIVE + FRACTIONS + COUNTS
     ids = sorted({number for number in (*PAD_IDS, int(x.max())) if number <= int(x.max())})
-    with_pads = tuple(Probe(padded(number), plain, PADDING, MASK) for number in ids)
+    with_pads = tuple(KindProbe(padded(number), plain, PADDING, MASK) for number in ids)
     return COUNTS + with_pads + LARGER_COUNTS + (NEGATIVE if _may_be_negative(dtype, x.device) else ())
 
 
-def _of_targets(y: Tensor) -> tuple[Probe, ...]:
+def _of_targets(y: Tensor) -> tuple[KindProbe, ...]:
     if y.is_floating_point():
         return REAL_TARGETS
     return LABELS if _may_be_negative(y.dtype, y.device) else ()

@@ -14,9 +14,9 @@ from dpbnn.clipping.forms.per_record import (
     ANYWHERE,
     SMALLEST_NORM,
     Dense,
+    Destination,
     Outer,
     PerRecordGradient,
-    Target,
     least_of_terms,
 )
 from dpbnn.clipping.objective import wide
@@ -83,8 +83,8 @@ class Deferred(PerRecordGradient):
     def squared_norms(self) -> Tensor:  # noqa: D102
         return self.squares
 
-    def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:  # noqa: D102
-        return self.products().weighted_sum(factors, target)
+    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:  # noqa: D102
+        return self.products().weighted_sum(factors, into)
 
     def finite(self) -> "Deferred":  # noqa: D102
         return replace(self, must_be_finite=True)

@@ -21,9 +21,9 @@ from dpbnn.clipping.forms.per_record import (
     ANYWHERE,
     LONGEST_FLOAT32_SUM,
     Dense,
+    Destination,
     Outer,
     PerRecordGradient,
-    Target,
     least_of_terms,
 )
 from dpbnn.clipping.objective import wide
@@ -87,14 +87,14 @@ class Joint(PerRecordGradient):
         # The sum below is rounded per draw: a record whose draws cancel almost wholly counts by its draws.
         return torch.maximum(total, (least_of_terms(self.multipliers[0].dtype) * largest).square())
 
-    def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:
+    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:
         """``[2, *shape]``: in the mean, and in the spread. Draws that cancel do so in float64."""
         if len(self.draws) == 1:
-            total = self.draws[0].weighted_sum(factors, target.anywhere())
-            return target.place(torch.stack([total, total * self.multipliers[0]]))
-        slices = summation.slices(len(factors), self.terms, target.largest_batch or len(factors))
+            total = self.draws[0].weighted_sum(factors, into.anywhere())
+            return into.place(torch.stack([total, total * self.multipliers[0]]))
+        slices = summation.slices(len(factors), self.terms, into.largest_batch or len(factors))
         both = reduce(Tensor.add_, (self._in_float64(some, factors[some]) for some in slices))
-        return target.place(both.to(target.type_for(self.multipliers[0])))
+        return into.place(both.to(into.type_for(self.multipliers[0])))
 
     def _in_float64(self, some: slice, factors: Tensor) -> Tensor:
         """The sum over some of the records, whose draws cancel at once."""

@@ -28,11 +28,11 @@ __all__ = [
     "ANYWHERE",
     "LONGEST_FLOAT32_SUM",
     "Dense",
+    "Destination",
     "Outer",
     "PerRecordGradient",
     "Reordered",
     "SparseRows",
-    "Target",
     "least_of_terms",
     "row_norms",
 ]
@@ -50,7 +50,7 @@ clipped numbers that are too small for float32 would be rounded by more than the
 
 
 @dataclass(frozen=True)
-class Target:
+class Destination:
     """Where a sum is wanted: in this memory, else in this type, else in that of the gradients.
 
     `largest_batch` is the most records that all parts of the batch can have; None: this part is all. Where it is large,
@@ -65,7 +65,7 @@ class Target:
         """The type of the sum of these values."""
         return self.dtype or values.dtype if self.out is None else self.out.dtype
 
-    def anywhere(self) -> "Target":
+    def anywhere(self) -> "Destination":
         """In the same type, in any memory."""
         return replace(self, out=None, dtype=self.dtype if self.out is None else self.out.dtype)
 
@@ -74,7 +74,7 @@ class Target:
         return values if self.out is None else self.out.copy_(values)
 
 
-ANYWHERE = Target()
+ANYWHERE = Destination()
 
 
 class PerRecordGradient(ABC):
@@ -97,7 +97,7 @@ class PerRecordGradient(ABC):
         """``|g_i|^2`` for each record i, in float64."""
 
     @abstractmethod
-    def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:
+    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:
         """``sum_i factors_i g_i``, in the parameter's shape; records with factor zero must hold finite numbers."""
 
     @abstractmethod
@@ -122,11 +122,11 @@ class Dense(PerRecordGradient):
             return fused.squares(rows)
         return (row_norms(rows) if self.norms is None else self.norms).square()
 
-    def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:  # noqa: D102
+    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:  # noqa: D102
         if fused.is_used_for(self.values):
-            return fused.weighted_sum(self.values, factors, target.out, target.dtype)
-        largest_batch = target.largest_batch or len(factors)
-        return target.place(summation.of_rows(self.values, factors, largest_batch, target.type_for(self.values)))
+            return fused.weighted_sum(self.values, factors, into.out, into.dtype)
+        largest_batch = into.largest_batch or len(factors)
+        return into.place(summation.of_rows(self.values, factors, largest_batch, into.type_for(self.values)))
 
     def finite(self) -> "Dense":  # noqa: D102
         return self if fused.is_used_for(self.values) else Dense(_finite(self.values))
@@ -195,16 +195,16 @@ class Outer(PerRecordGradient):
         pairs = ((a.double(), g.double()) for a, g in parts)
         return torch.cat([((a @ a.mT) * (g @ g.mT)).sum(dim=(1, 2, 3)) for a, g in pairs])
 
-    def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:  # noqa: D102
+    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:  # noqa: D102
         shape = self.inputs.shape[1], self.output_gradients.shape[3], self.inputs.shape[3]
-        out, wanted = target.out, target.type_for(self.output_gradients)
+        out, wanted = into.out, into.type_for(self.output_gradients)
         added_in = torch.float64 if wanted == torch.float64 else self.inputs.dtype
         has_place = out is not None and shape[0] == 1 and out.dtype == added_in and out.is_contiguous()
         total = out.view(shape) if out is not None and has_place else self.inputs.new_empty(shape, dtype=added_in)
-        summation.of_products(self.inputs, self.output_gradients, factors, target.largest_batch or len(factors), total)
+        summation.of_products(self.inputs, self.output_gradients, factors, into.largest_batch or len(factors), total)
         if out is None:
             return total.to(wanted).view(self.shape)
-        return out if has_place else target.place(total.view(self.shape))
+        return out if has_place else into.place(total.view(self.shape))
 
     def finite(self) -> "Outer":  # noqa: D102
         return self if summation.is_one_launch(self.inputs, self.output_gradients) else self.cleaned()
@@ -254,9 +254,9 @@ class SparseRows(PerRecordGradient):
         squares = row_norms(self.values).square()
         return squares.new_zeros(self.num_records).index_add_(0, self.records, squares)
 
-    def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:  # noqa: D102
-        added_in = summation.type_for(self.values.dtype, target.largest_batch or len(factors))
-        return target.place(self.total(factors, added_in).to(target.type_for(self.values)))
+    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:  # noqa: D102
+        added_in = summation.type_for(self.values.dtype, into.largest_batch or len(factors))
+        return into.place(self.total(factors, added_in).to(into.type_for(self.values)))
 
     def total(self, factors: Tensor, dtype: torch.dtype) -> Tensor:
         """``sum_i factors_i g_i``, added up in this type."""
@@ -287,9 +287,9 @@ class Reordered(PerRecordGradient):
     def squared_norms(self) -> Tensor:  # noqa: D102
         return self.values.squared_norms()
 
-    def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:  # noqa: D102
-        total = self.values.weighted_sum(factors, target.anywhere())
-        return target.place(total.permute(self.axes).reshape(self.shape))
+    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:  # noqa: D102
+        total = self.values.weighted_sum(factors, into.anywhere())
+        return into.place(total.permute(self.axes).reshape(self.shape))
 
     def finite(self) -> "Reordered":  # noqa: D102
         return Reordered(self.values.finite(), self.axes, self.shape)

@@ -18,10 +18,10 @@ from dpbnn.clipping.forms.per_record import (
     ANYWHERE,
     SMALLEST_NORM,
     Dense,
+    Destination,
     Outer,
     PerRecordGradient,
     SparseRows,
-    Target,
     least_of_terms,
     row_norms,
 )
@@ -59,12 +59,12 @@ class Tied(PerRecordGradient):
         a, g = self.product.inputs.double().flatten(1), self.product.output_gradients.double().flatten(1)
         return a.square().sum(dim=1) * g.square().sum(dim=1)
 
-    def weighted_sum(self, factors: Tensor, target: Target = ANYWHERE) -> Tensor:
+    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:
         """Both in float64, and rounded once at most: they may cancel within a record."""
-        largest_batch = target.largest_batch or len(factors)
+        largest_batch = into.largest_batch or len(factors)
         slices = summation.slices(len(factors), self.terms, largest_batch)
         total = reduce(Tensor.add_, (self._in_float64(some, factors, largest_batch) for some in slices))
-        return target.place(total.to(target.type_for(self.rows.values)))
+        return into.place(total.to(into.type_for(self.rows.values)))
 
     def _in_float64(self, some: slice, factors: Tensor, largest_batch: int) -> Tensor:
         """The sum over some of the records, whose two parts cancel at once."""

@@ -73,8 +73,7 @@ class KeepSamples:
         shapes = {name: (window.count, *values.shape) for name, values in weights.items()}
         if self.folder is not None:
             return MappedStore(window, SampleFolder(self.folder, shapes, dtypes))
-        devices = {name: values.device for name, values in weights.items()}
-        room = {name: torch.empty(shapes[name], dtype=dtypes[name], device=devices[name]) for name in weights}
+        room = {name: values.new_empty(shapes[name], dtype=dtypes[name]) for name, values in weights.items()}
         return SampleStore(window, room)
 
 

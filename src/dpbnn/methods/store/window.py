@@ -1,4 +1,4 @@
-"""Which iterates of a chain are looked at: after the burn-in, every so many, the last one always.
+"""Which iterates of a chain a store takes: after the burn-in, one in every `thin`, and always the last.
 
 >>> [step for step in range(10) if Window.over(10, burn_in=None, thin=None, at_most=3).holds(step)]
 [5, 7, 9]

@@ -195,7 +195,7 @@ class StreamedFeed:
 
     def __init__(self, batches: Iterator[Batch], empty: Batch, sizes: Sizes, device: torch.device) -> None:
         self._batches, self._sizes = batches, sizes
-        self._x, self._y = (v.new_zeros(sizes.largest, *v.shape[1:], device=device) for v in empty)
+        self._x, self._y = (part.new_zeros(sizes.largest, *part.shape[1:], device=device) for part in empty)
         self._present = torch.zeros(sizes.largest, dtype=torch.bool, device=device)
         self._waiting: deque[Batch] = deque()
 

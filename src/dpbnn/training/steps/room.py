@@ -22,9 +22,8 @@ __all__ = ["Room", "copied"]
 class Room:
     """A run with memory for its sums, for the sums that get noise, and for its releases.
 
-    Sums of several parts, or of several processes, are float64, as sums of many records always are (`adds_up`).
-    Releases have memory of their own: a method may keep one and take later gradients where it points, while the next
-    sum is in the making.
+    Sums of several parts, of several processes or of many records are float64 (`adds_up`). Releases have memory of their
+    own: a method may keep one and take later gradients where it points, while the next sum is in the making.
     """
 
     work: Work
@@ -39,9 +38,10 @@ class Room:
         work.method.begin_step(state, step)
         where = work.method.weights(state, step)
         like = {name: wide(values) for name, values in draws_of(where)[0].items()}
-        is_joint, adds_up = isinstance(where, Draws), has_parts or work.in_float64
-        released = flat_copies({n: v.new_empty((2, *v.shape) if is_joint else v.shape) for n, v in like.items()})
-        sums = flat_copies({n: v.double() for n, v in released.items()} if adds_up else released)
+        pair = (2,) if isinstance(where, Draws) else ()  # a gradient in the mean and one in rho
+        adds_up = has_parts or work.in_float64
+        released = flat_copies({name: values.new_empty((*pair, *values.shape)) for name, values in like.items()})
+        sums = flat_copies({name: values.double() for name, values in released.items()} if adds_up else released)
         noised = flat_copies(released) if adds_up and not work.in_float64 else sums
         return Room(work, sums, noised, NoisySum(released), adds_up)
 
