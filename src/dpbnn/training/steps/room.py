@@ -22,8 +22,8 @@ __all__ = ["Room", "copied"]
 class Room:
     """A run with memory for its sums, for the sums that get noise, and for its releases.
 
-    Sums of several parts, of several processes or of many records are float64 (`adds_up`). Releases have memory of their
-    own: a method may keep one and take later gradients where it points, while the next sum is in the making.
+    Sums of several parts, of several processes or of many records are float64 (`adds_up`). Releases have memory of
+    their own: a method may keep one and take later gradients where it points, while the next sum is in the making.
     """
 
     work: Work
