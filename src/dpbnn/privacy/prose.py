@@ -1,12 +1,12 @@
-"""A guarantee in words that a data protection officer can read, without losing what makes it precise."""
+"""A guarantee in words that a data protection officer can read, without losing what makes it precise.
+
+Each function takes a `PrivacyGuarantee`, whose module imports this one.
+"""
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dpbnn.privacy.accountants import ACCOUNTANTS
-
-if TYPE_CHECKING:
-    from dpbnn.privacy.guarantee import PrivacyGuarantee
 
 __all__ = ["cautions", "describe", "shown"]
 
@@ -19,7 +19,7 @@ _ADJACENCY = {
 }
 
 
-def describe(guarantee: "PrivacyGuarantee") -> str:
+def describe(guarantee: Any) -> str:
     """One paragraph: the promise, its meaning, how it was computed and its assumptions."""
     if not guarantee.holds:
         return _no_guarantee(guarantee)
@@ -40,11 +40,11 @@ def describe(guarantee: "PrivacyGuarantee") -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def _figures(guarantee: "PrivacyGuarantee") -> str:
+def _figures(guarantee: Any) -> str:
     return f"epsilon = {shown(guarantee.epsilon)} and delta = {shown(guarantee.delta)}"
 
 
-def _no_guarantee(guarantee: "PrivacyGuarantee") -> str:
+def _no_guarantee(guarantee: Any) -> str:
     is_private = guarantee.plan.is_private
     reasons = "; ".join([*([] if is_private else ["no noise was added"]), *guarantee.voided_by])
     otherwise = f" Otherwise it would have had {_figures(guarantee)}." if is_private else ""
@@ -54,7 +54,7 @@ def _no_guarantee(guarantee: "PrivacyGuarantee") -> str:
     )
 
 
-def _if_replaced(guarantee: "PrivacyGuarantee") -> str:
+def _if_replaced(guarantee: Any) -> str:
     if guarantee.adjacency == "replace_one":
         return ""
     one = guarantee.plan.max_records_per_person == 1
@@ -62,7 +62,7 @@ def _if_replaced(guarantee: "PrivacyGuarantee") -> str:
     return f"If {replaced} instead, epsilon would be {shown(guarantee.epsilon_replace_one)}."
 
 
-def _meaning(guarantee: "PrivacyGuarantee") -> str:
+def _meaning(guarantee: Any) -> str:
     change = f"whether {guarantee.unit} {_ADJACENCY[guarantee.adjacency]}"
     if guarantee.epsilon > 700:
         return f"It bounds by how much anything that can be observed in the release depends on {change}."
@@ -74,7 +74,7 @@ def _meaning(guarantee: "PrivacyGuarantee") -> str:
     )
 
 
-def cautions(guarantee: "PrivacyGuarantee") -> list[str]:
+def cautions(guarantee: Any) -> list[str]:
     """A sentence for each figure that promises little."""
     sentences = []
     if guarantee.epsilon > _WEAK_EPSILON:
