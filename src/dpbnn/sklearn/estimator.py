@@ -112,7 +112,7 @@ class DPBayesEstimator(WithHistory, BaseEstimator):  # type: ignore[misc]
             return self
         self._warn_of_what_is_taken()
         if groups is not None and fit.max_records_per_person == 1:
-            _warn_once("groups are given, and one row of each person is used; max_records_per_person=k uses up to k.")
+            warn("groups are given, and one row of each person is used; max_records_per_person=k uses up to k.")
         with fit_folder(fit.checkpoint, fit.take_over) as folder:
             terms = fit._terms(len(rows.X), rows.X.shape[1], rows.classes)
             ledger = terms.ledger(folder.ledger)

@@ -25,7 +25,7 @@ from tests.audit.planted.common import STEPS, Bug, X, Y, fitted, network
 
 
 def captured():
-    """Contract: steps that are captured and replayed are the eager ones."""
+    """Contract: steps that are captured and replayed are the eager ones; a method that cannot be captured is not."""
     from tests.training.steps.replay import Replays
     from tests.training.steps.test_capture import BATCHES, run_of, taken
 
@@ -38,7 +38,10 @@ def captured():
             yield BBP(0.1).to_posterior(state).tensors()
 
     pairs = [means(batch, both) for batch, both in (("several sizes of parts", False), ("one part", True))]
-    return not all(torch.allclose(one[name], other[name], atol=1e-4) for one, other in pairs for name in one)
+    try:
+        return not all(torch.allclose(one[name], other[name], atol=1e-4) for one, other in pairs for name in one)
+    except dpbnn.DpbnnWarning:
+        return True
 
 
 def masked():
