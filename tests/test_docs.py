@@ -38,6 +38,7 @@ def test_the_readmes_examples_run(tmp_path, monkeypatch):
     assert (tmp_path / "release" / "release.json").exists()
 
 
+@pytest.mark.slow
 def test_the_picture_of_the_readme_is_drawn_again(tmp_path):
     path = tmp_path / "overview.png"
     subprocess.run([sys.executable, ROOT / "examples" / "overview.py", path], check=True)

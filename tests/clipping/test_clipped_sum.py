@@ -45,7 +45,7 @@ def distance(first, second):
 )
 @settings(max_examples=50)
 @given(data=st.data())
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in ("cnn", "vmap"))) for n in MODELS])
 def test_adding_any_record_moves_the_sum_by_at_most_the_clip_norm(name, data):
     make, shape = MODELS[name]
     torch.manual_seed(data.draw(st.integers(0, 2**31)))

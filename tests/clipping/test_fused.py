@@ -108,7 +108,7 @@ def use(monkeypatch, way):
 
 
 @pytest.mark.parametrize("bad", [math.nan, pytest.param(math.inf, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("draws", [0, 1, 2])
+@pytest.mark.parametrize("draws", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("make", [mlp, TiedTable])
 def test_a_record_that_is_no_number_is_left_out_in_every_form(device, monkeypatch, make, way, draws, bad):
@@ -195,7 +195,7 @@ def test_small_products_of_records_that_may_cancel_take_several_launches(device,
     assert sum(launched[1:]) == 64
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
+@pytest.mark.parametrize("bad", [math.nan, pytest.param(math.inf, marks=pytest.mark.slow), 1e30])
 @pytest.mark.parametrize("present", [True, False])
 def test_no_record_moves_the_sum_by_more_than_the_clip_norm(device, used_everywhere, bad, present):
     torch.manual_seed(0)

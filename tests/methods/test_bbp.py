@@ -126,6 +126,7 @@ def test_aligned_and_joint_with_one_draw_are_the_same_when_nothing_is_clipped():
         assert torch.allclose(values, joint.tensors()[name], rtol=1e-9, atol=1e-12), name
 
 
+@pytest.mark.slow
 def test_several_draws_agree_with_one_in_expectation_and_vary_less():
     """The released gradient of one step, over many seeds."""
     plan = dpbnn.PrivacyPlan.without_privacy(dataset_size=N, batch_size=N, steps=1)

@@ -118,7 +118,7 @@ def linear_with_dropout(width, rate):
     return model, Draws([{n: p.detach() for n, p in model.named_parameters()}], keeps_dropout=True)
 
 
-@pytest.mark.parametrize("limit", [2**28, 2**14])
+@pytest.mark.parametrize("limit", [2**28, pytest.param(2**14, marks=pytest.mark.slow)])
 def test_dropout_draws_have_the_mean_and_the_variance_of_theory(limit):
     """``f = sum_j w_j m_j x_j / (1 - p) + b``, so the variance is ``p / (1 - p) sum_j (w_j x_j)^2``."""
     rate, width, records, draws = 0.2, 40, 50, 2000

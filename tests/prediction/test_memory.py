@@ -15,7 +15,7 @@ from tests.prediction.networks import MODELS, Draws
 
 @pytest.mark.filterwarnings("ignore:memory_limit is in bytes")
 @pytest.mark.parametrize("limit", [1, 2**12, 2**16, 2**20])
-@pytest.mark.parametrize("name", ["mlp", "cnn", "lstm"])
+@pytest.mark.parametrize("name", ["mlp", pytest.param("cnn", marks=pytest.mark.slow), "lstm"])
 def test_memory_stays_within_the_limit_and_the_numbers_the_same(name, limit):
     make, shape, _ = MODELS[name]
     model, x = make().double(), torch.randn(60, *shape).double()

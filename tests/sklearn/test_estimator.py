@@ -30,7 +30,11 @@ EXPECTED_TO_FAIL = {
 }
 
 
-@pytest.mark.parametrize("estimator", [DPBayesClassifier(), DPBayesRegressor()], ids=lambda own: type(own).__name__)
+@pytest.mark.parametrize(
+    "estimator",
+    [DPBayesClassifier(), pytest.param(DPBayesRegressor(), marks=pytest.mark.slow)],
+    ids=lambda estimator: type(estimator).__name__,
+)
 def test_they_keep_scikit_learns_contract_with_default_arguments(estimator):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -41,6 +45,7 @@ def test_they_keep_scikit_learns_contract_with_default_arguments(estimator):
     assert len(expected) <= 3
 
 
+@pytest.mark.slow
 def test_samples_are_as_new_targets_would_be(classes, numbers):
     labels = DPBayesClassifier(epsilon=3.0, bounds=(0, 10), **PUBLIC).fit(*classes)
     drawn = labels.sample(classes[0][:200], num_draws=40)

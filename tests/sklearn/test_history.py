@@ -37,6 +37,7 @@ def test_searches_of_scikit_learn_warn_that_they_spend_and_how_much(classes):
         clone(best.best_estimator_).fit(X, y)
 
 
+@pytest.mark.slow
 def test_a_search_that_pays_is_one_fit_and_an_ensemble_is_many(classes):
     X, y = classes
     model = DPBayesClassifier("sgd", bounds=(0, 10), epochs=1, **PUBLIC)

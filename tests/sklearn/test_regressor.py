@@ -25,6 +25,7 @@ def test_every_method_learns_numbers_in_their_own_unit(numbers, method):
     assert 1 < np.median(deviation) < 60
 
 
+@pytest.mark.slow
 def test_one_huge_record_is_clipped_like_any_other(numbers):
     X, y = numbers
     X, y = X.copy(), y.copy()

@@ -15,7 +15,7 @@ LARGE = Facts(rows=1_000_000, columns=20, classes=None, epsilon=1.0, delta=1e-7)
 
 
 @pytest.mark.parametrize("facts", [SMALL, ADULT, LARGE], ids=["small", "adult", "large"])
-@pytest.mark.parametrize("epsilon", [0.3, 3.0])
+@pytest.mark.parametrize("epsilon", [pytest.param(0.3, marks=pytest.mark.slow), 3.0])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_choice_keeps_its_budget_and_has_a_reason(facts, epsilon, method):
     chosen = choose(replace(facts, epsilon=epsilon, method=method))

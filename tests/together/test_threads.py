@@ -33,6 +33,7 @@ METHODS = {
     "joint bbp": dpbnn.BBP(0.5, form="joint", num_draws=2),
     "mc_dropout": dpbnn.MCDropout(0.5),
 }
+SOME_FAST = [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("sgd", "bbp"))) for name in METHODS]
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +109,7 @@ def test_predictions_in_threads_are_those_of_one(name, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", SOME_FAST)
 def test_fits_of_one_model_in_threads_are_those_of_one(name, device):
     model = network(device)
     expected = fitted(model, METHODS[name]).posterior.tensors()

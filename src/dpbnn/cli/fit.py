@@ -60,8 +60,8 @@ def fit(
         try:
             model, chosen = fit_table(order, Path(schema).read_text())
         except KeyboardInterrupt:
-            if order.unfinished.exists():
-                sys.stderr.write(f"Interrupted. The same command with --resume goes on from {order.unfinished}.\n")
+            how = f"with --resume goes on from {order.unfinished}" if order.unfinished.exists() else "starts again"
+            sys.stderr.write(f"Interrupted. The same command {how}.\n")
             raise
     guarantee = model.release.guarantee
     if not as_json and not quiet:

@@ -279,7 +279,7 @@ def test_a_dataset_draws_from_the_secret_key_not_from_the_users_seed(is_captured
     assert len(set(first)) == 6
 
 
-@pytest.mark.parametrize("micro_batch_size", [1, 2, 64])
+@pytest.mark.parametrize("micro_batch_size", [*(pytest.param(size, marks=pytest.mark.slow) for size in (1, 2)), 64])
 def test_parts_are_added_up_so_that_no_record_moves_the_sum_by_more_than_the_clip_norm(micro_batch_size):
     """One record lifts the sum over a power of two; in float32 all that come after it would round otherwise."""
     n, big = 2200, 512
