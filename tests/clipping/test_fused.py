@@ -55,7 +55,7 @@ def transformer():
     ("in_float64", "small"), [(True, summation.SMALL_PRODUCT), (True, 0), (False, 0)], ids=["one launch", "float64", ""]
 )
 @pytest.mark.parametrize("clipping", ["flat", pytest.param("automatic", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("make", [mlp, cnn, transformer])
+@pytest.mark.parametrize("make", [mlp, pytest.param(cnn, marks=pytest.mark.slow), transformer])
 def test_sums_are_those_of_torchs_own_operations(
     device, monkeypatch, used_everywhere, make, clipping, in_float64, small
 ):

@@ -72,6 +72,7 @@ def test_hardly_independent_samples_are_warned_of_and_the_release_says_so(keep_a
     assert "hardly moved" in release.settings["warnings"][0]
 
 
+@pytest.mark.slow
 def test_independent_samples_are_not_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -114,7 +114,10 @@ TAKES = {
 }
 
 
-@pytest.mark.parametrize(("case", "searches"), [*((case, False) for case in TAKES), ("classes and n", True)])
+@pytest.mark.parametrize(
+    ("case", "searches"),
+    [*((case, False) for case in TAKES), pytest.param("classes and n", True, marks=pytest.mark.slow)],
+)
 def test_what_is_taken_from_the_data_gets_one_warning_that_names_the_cure(classes, case, searches):
     make, given, cure = TAKES[case]
     X, y = classes
@@ -144,12 +147,12 @@ def test_further_rows_of_a_person_are_dropped_and_the_person_is_the_unit(classes
 
 
 @FITS_AGAIN
-def test_groups_alone_keep_one_row_of_each_person_and_say_so_once(classes):
+def test_groups_alone_keep_one_row_of_each_person_and_say_so(classes):
     X, y = classes
     model = DPBayesClassifier("sgd", bounds=(0, 10), **FULL_BATCH)
-    with pytest.warns(dpbnn.DpbnnWarning, match="one row of each person is used; max_records_per_person=k uses"):
-        model.fit(X, y, np.arange(1500))
-    clone(model).fit(X, y, np.arange(1500) // 2)
+    for people in (np.arange(1500), np.arange(1500) // 2):
+        with pytest.warns(dpbnn.DpbnnWarning, match="one row of each person is used; max_records_per_person=k uses"):
+            clone(model).fit(X, y, people)
 
 
 def test_bought_bounds_cost_a_person_more_than_a_record(classes):

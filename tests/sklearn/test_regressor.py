@@ -11,7 +11,8 @@ from dpbnn.methods import METHODS
 from dpbnn.sklearn import DPBayesRegressor
 
 
-@pytest.mark.parametrize("method", [pytest.param(own, marks=[pytest.mark.slow] * (own != "sgld")) for own in METHODS])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns_numbers_in_their_own_unit(numbers, method):
     X, y = numbers
     bounds = {"bounds": (0, 10), "target_bounds": (50, 350)}

@@ -25,7 +25,7 @@ SELDOM, ALWAYS = dpbnn.Execution(checkpoint_seconds=1000.0), dpbnn.Execution(che
 @pytest.mark.parametrize(
     ("where", "at"), [("clip_and_sum", 1), ("clip_and_sum", 8), ("add_noise", 8), ("fingerprint", 20)]
 )
-@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+@pytest.mark.parametrize("optimizer", [pytest.param("SGD", marks=pytest.mark.slow), "Adam"])
 def test_a_resumed_run_ends_as_an_uninterrupted_one_with_its_weights_and_its_ledger(
     monkeypatch, tmp_path, where, at, seconds, optimizer
 ):

@@ -217,7 +217,7 @@ def test_what_cannot_be_captured_goes_on_one_by_one_and_says_so(at):
 
 
 @pytest.mark.parametrize("micro_batch_size", [None, 7])
-@pytest.mark.parametrize("at", range(6))
+@pytest.mark.parametrize("at", [0, *(pytest.param(at, marks=pytest.mark.slow) for at in (1, 2)), 3, 4, 5])
 def test_how_steps_were_taken_does_not_tell_how_large_batches_were(monkeypatch, at, micro_batch_size):
     """There is no room for so many graphs, and half of all batches need a second part, or parts of another size."""
     monkeypatch.setattr("dpbnn.training.steps.feeds.DEVIATIONS", 0.0)
