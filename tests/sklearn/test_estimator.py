@@ -32,9 +32,10 @@ EXPECTED_TO_FAIL = {
 
 @pytest.mark.parametrize(
     "estimator",
-    [DPBayesClassifier(), pytest.param(DPBayesRegressor(), marks=pytest.mark.slow)],
+    [DPBayesClassifier(), DPBayesRegressor()],
     ids=lambda estimator: type(estimator).__name__,
 )
+@pytest.mark.slow
 def test_they_keep_scikit_learns_contract_with_default_arguments(estimator):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

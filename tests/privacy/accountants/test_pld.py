@@ -126,6 +126,7 @@ def test_a_million_equal_steps_take_less_than_two_seconds():
     assert time.process_time() - start < 2
 
 
+@pytest.mark.slow
 def test_sixty_four_noise_levels_take_a_few_seconds():
     levels = tuple((0.8 + 0.02 * level, 55) for level in range(64))
     start = time.process_time()
@@ -168,6 +169,7 @@ def _scan(**grid):
     return slowest, gigabytes
 
 
+@pytest.mark.slow
 def test_the_largest_grids_stay_within_a_gigabyte():
     slowest, gigabytes = _scan(noises=(0.5,), rates=(0.1,), steps=(1000,), deltas=(1e-5,), levels=1)
     assert gigabytes < 1

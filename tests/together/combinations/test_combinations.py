@@ -5,7 +5,7 @@ import pytest
 from tests.together.combinations.checking import check
 from tests.together.combinations.factors import described, fast_cells, slow_cells
 
-FAST = [pytest.param(cell, marks=[pytest.mark.slow] * (place % 3 > 0)) for place, cell in enumerate(fast_cells())]
+FAST = [pytest.param(cell, marks=[pytest.mark.slow] * (place % 4 > 0)) for place, cell in enumerate(fast_cells())]
 
 
 @pytest.mark.parametrize("cell", FAST, ids=map(described, fast_cells()))

@@ -212,7 +212,13 @@ def _settings_of_torch():
 
 @pytest.mark.planted
 @pytest.mark.usefixtures("_settings_of_torch")
-@pytest.mark.parametrize(("plant", "values", "expected"), BUGS.values(), ids=BUGS)
+@pytest.mark.parametrize(
+    ("plant", "values", "expected"),
+    [
+        pytest.param(*bug, id=name, marks=[pytest.mark.slow] * (place % 2))
+        for place, (name, bug) in enumerate(BUGS.items())
+    ],
+)
 def test_a_planted_bug_is_noticed(monkeypatch, tmp_path, plant, values, expected):
     plant(monkeypatch)
     found = []

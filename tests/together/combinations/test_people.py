@@ -39,6 +39,7 @@ def hers_in(clip) -> int:
 
 
 @pytest.mark.parametrize("kind", [pytest.param("classes", marks=pytest.mark.slow), "numbers"])
+@pytest.mark.slow
 def test_a_person_with_a_thousand_rows_counts_with_three_of_them_wherever_she_is(kind):
     places = set()
     for chance in range(20):
