@@ -52,13 +52,14 @@ def test_names_that_are_imported_late_are_those_of_the_stub_that_a_type_checker_
     assert package.__all__ == sorted(set(listed) - {"__version__"})
     assert all(inspect.ismodule(getattr(package, name)) for name in set(package.__all__) - set(public))
     assert set(package.__all__) <= set(dir(package))
+    assert not any(name == "lazy_names" or (name[0] == "_" and name[:2] != "__") for name in dir(package))
     with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
         _ = package.nothing
 
 
 def test_its_parts_are_there_without_an_import_of_each():
     pytest.importorskip("sklearn")
-    parts = ["audit", "clipping", "data", "lint", "metrics", "networks", "plots", "sklearn", "tables"]
+    parts = ["audit", "clipping", "data", "lint", "metrics", "networks", "plots", "prediction", "sklearn", "tables"]
     code = f"import dpbnn; print(*(getattr(dpbnn, part).__name__ for part in {parts}))"
     assert python(code).split() == [f"dpbnn.{part}" for part in parts]
 

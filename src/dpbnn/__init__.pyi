@@ -9,6 +9,7 @@ from dpbnn import models as models
 from dpbnn import networks as networks
 from dpbnn import plots as plots
 from dpbnn import posterior as posterior
+from dpbnn import prediction as prediction
 from dpbnn import privacy as privacy
 from dpbnn import tables as tables
 from dpbnn._version import __version__ as __version__

@@ -39,6 +39,7 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], object], Callab
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *public})
+        present = {name for name in vars(sys.modules[package]) if name[0] != "_" or name[:2] == "__"}
+        return sorted({*present, *public} - {"lazy_names"})
 
     return get, names, public

@@ -26,7 +26,10 @@ def check(
     if bool(schema) != (epsilon is not None):
         raise DpbnnError("--schema and --epsilon must be given together, for a table; a release needs none of them.")
     findings = _about_release(path) if epsilon is None else _about_table(path, schema, epsilon)
-    in_words = "\n".join(map(str, findings)) or "Nothing was found."
+    nothing = "Nothing was found." + (
+        "" if epsilon is None else " Values were not looked at: dpbnn fit refuses bad ones."
+    )
+    in_words = "\n".join(map(str, findings)) or nothing
     show(as_json, {"findings": [asdict(finding) for finding in findings]}, in_words)
     raise typer.Exit(1 if any(finding.severity == "hole" for finding in findings) else 0)
 
