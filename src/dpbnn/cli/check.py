@@ -26,10 +26,8 @@ def check(
     if bool(schema) != (epsilon is not None):
         raise DpbnnError("--schema and --epsilon must be given together, for a table; a release needs none of them.")
     findings = _about_release(path) if epsilon is None else _about_table(path, schema, epsilon)
-    nothing = "Nothing was found." + (
-        "" if epsilon is None else " Values were not looked at: dpbnn fit refuses bad ones."
-    )
-    in_words = "\n".join(map(str, findings)) or nothing
+    limits = "" if epsilon is None else " Values were not looked at: dpbnn fit refuses bad ones."
+    in_words = "\n".join(map(str, findings)) or f"Nothing was found.{limits}"
     show(as_json, {"findings": [asdict(finding) for finding in findings]}, in_words)
     raise typer.Exit(1 if any(finding.severity == "hole" for finding in findings) else 0)
 
