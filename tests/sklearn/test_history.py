@@ -98,6 +98,7 @@ def test_a_fit_with_people_is_not_one_without_them(classes):
 
 
 @FITS_AGAIN
+@pytest.mark.filterwarnings("ignore:This fit runs in another process")
 @pytest.mark.slow
 def test_other_processes_do_not_pass_a_budget_by(classes):
     X, y = classes
