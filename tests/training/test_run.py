@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import dpbnn
+from dpbnn.training.run import _diverged
 from tests.training.test_fit import N, Releases, X, Y, fit, network
 
 
@@ -82,3 +83,10 @@ def test_a_run_that_diverges_is_warned_of():
     assert "has diverged" in release.settings["warnings"][0]
     with pytest.raises(dpbnn.DpbnnError, match="from 1e-30"):
         dpbnn.SGD(1e300)
+
+
+def test_a_weight_that_is_no_number_is_warned_of_whatever_comes_before_it():
+    posterior = dpbnn.posterior.PointEstimate({"bias": torch.zeros(2), "weight": torch.tensor([0.5, float("nan")])})
+    (warning,) = _diverged(posterior)
+    assert warning.startswith("The trained weights reach inf: the run has diverged.")
+    assert _diverged(dpbnn.posterior.PointEstimate({"bias": torch.zeros(2)})) == []

@@ -1,5 +1,6 @@
 """A run before its first step, with everything checked; and its release, after the last."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -133,9 +134,10 @@ class Run:
 
 
 def _diverged(posterior: Posterior) -> list[str]:
-    """A warning if the released weights are very large; they are public, so the check costs nothing."""
+    """A warning if released weights are very large, or no numbers; they are public, so the check costs nothing."""
     first = next(iter(posterior.draw(1, seed=0)))
-    largest = max((float(values.abs().max()) for values in first.values() if values.numel()), default=0.0)
+    sizes = (values.abs().nan_to_num(math.inf) for values in first.values() if values.numel())
+    largest = max((float(values.max()) for values in sizes), default=0.0)
     if largest <= LARGEST_WEIGHT:
         return []
     return [f"The trained weights reach {largest:.3g}: the run has diverged. Its budget is spent; use a smaller rate."]
