@@ -447,5 +447,6 @@ def test_no_part_of_a_sum_lies_where_a_release_does_before_it_has_its_noise(micr
         seen.clear()
         steps.release(step)
         assert seen
-        assert all(torch.equal(values, seen[0]) for values in seen)
+        bits = [values.view(torch.int32) for values in seen]  # the first step finds whatever was in memory, NaN too
+        assert all(torch.equal(values, bits[0]) for values in bits)
         assert step == 0 or float(seen[0].std()) > 1e5
