@@ -63,11 +63,11 @@ class DatasetRecords:
     def __len__(self) -> int:
         return self.length
 
-    def batches(self, sampler: PoissonSampler, first_step: int, end: int, workers: int) -> Iterator[Batch]:  # noqa: D102
+    def batches(self, sampler: PoissonSampler, first_step: int, end: int, workers: int) -> Iterator[Batch]:
         steps = ((step, sampler.batch(step).tolist()) for step in range(first_step, end))
         yield from self._read(steps, sampler.randomness, workers)
 
-    def all(self) -> Iterator[Batch]:  # noqa: D102
+    def all(self) -> Iterator[Batch]:
         every = range(self.length)
         parts = ((0, every[start : start + ROWS_AT_A_TIME]) for start in range(0, self.length, ROWS_AT_A_TIME))
         known = Randomness.from_seed(0)  # the same every time, also where reading draws

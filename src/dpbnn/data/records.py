@@ -44,18 +44,18 @@ class InMemoryRecords:
     y: Tensor
 
     @property
-    def empty(self) -> Batch:  # noqa: D102 - the protocol says it, here and below
+    def empty(self) -> Batch:
         return self.x[:0], self.y[:0]
 
     def __len__(self) -> int:
         return len(self.x)
 
-    def batches(self, sampler: PoissonSampler, first_step: int, end: int, workers: int) -> Iterator[Batch]:  # noqa: D102
+    def batches(self, sampler: PoissonSampler, first_step: int, end: int, workers: int) -> Iterator[Batch]:
         for step in range(first_step, end):
             chosen = torch.from_numpy(sampler.batch(step)).to(self.x.device)
             yield self.x.index_select(0, chosen), self.y.index_select(0, chosen)
 
-    def all(self) -> Iterator[Batch]:  # noqa: D102
+    def all(self) -> Iterator[Batch]:
         yield from zip(self.x.split(ROWS_AT_A_TIME), self.y.split(ROWS_AT_A_TIME), strict=True)
 
 

@@ -132,7 +132,7 @@ def _fastest_engine(trial: Trial) -> tuple[str, ModelLayout]:
         trial.refuse_dependence_on_size("book_keeping")
     try:
         ENGINES["vmap"](trial.objective, trial.weights, trial.x[:2], trial.y[:2])
-    except (RuntimeError, NotImplementedError, ValueError):
+    except (RuntimeError, NotImplementedError, ValueError):  # what vmap cannot differentiate, the loop can
         return "loop", ModelLayout()
     return "vmap", ModelLayout()
 

@@ -236,7 +236,7 @@ class ForwardHooks(TorchFunctionMode):
 
         try:
             output_copies = vmap(on_one)(*(one.copies for one in shared.values()))
-        except (RuntimeError, ValueError, TypeError, NotImplementedError):
+        except (RuntimeError, ValueError, TypeError, NotImplementedError):  # not for vmap: left to another engine
             return None
         weights = frozenset().union(*(one.weights for one in shared.values()))
         for plain, copies in zip(outputs, output_copies, strict=True):

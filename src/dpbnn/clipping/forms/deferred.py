@@ -77,19 +77,19 @@ class Deferred(PerRecordGradient):
         return outer.finite() if self.must_be_finite else outer
 
     @property
-    def terms(self) -> int:  # noqa: D102 - the base class says it, here and below
+    def terms(self) -> int:
         return self.inputs.shape[2]
 
-    def squared_norms(self) -> Tensor:  # noqa: D102
+    def squared_norms(self) -> Tensor:
         return self.squares
 
-    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:  # noqa: D102
+    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:
         return self.products().weighted_sum(factors, into)
 
-    def finite(self) -> "Deferred":  # noqa: D102
+    def finite(self) -> "Deferred":
         return replace(self, must_be_finite=True)
 
-    def dense(self) -> Dense:  # noqa: D102
+    def dense(self) -> Dense:
         return self.products().dense()
 
 

@@ -58,7 +58,7 @@ class Joint(PerRecordGradient):
         return Dense(torch.stack([in_mean, in_spread], dim=1))
 
     @property
-    def terms(self) -> int:  # noqa: D102 - the base class says it, here and below
+    def terms(self) -> int:
         return 1 if len(self.draws) == 1 else 2 * len(self.draws) + 1
 
     def squared_norms(self) -> Tensor:
@@ -102,12 +102,12 @@ class Joint(PerRecordGradient):
         in_spread = [values * m for values, m in zip(sums, self.multipliers, strict=True)]
         return torch.stack([torch.stack(sums).mean(dim=0), torch.stack(in_spread).mean(dim=0)])
 
-    def finite(self) -> "Joint":  # noqa: D102
+    def finite(self) -> "Joint":
         if len(self.draws) == 1:
             return Joint((self.draws[0].finite(),), self.multipliers)
         return Joint(tuple(term.cleaned() for term in self.draws), self.multipliers)
 
-    def dense(self) -> Dense:  # noqa: D102
+    def dense(self) -> Dense:
         written = Joint.of([term.dense() for term in self.draws], self.multipliers)
         assert isinstance(written, Dense)
         return written

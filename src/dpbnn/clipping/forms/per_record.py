@@ -116,22 +116,22 @@ class Dense(PerRecordGradient):
     values: Tensor
     norms: Tensor | None = None
 
-    def squared_norms(self) -> Tensor:  # noqa: D102 - the base class says it, here and below
+    def squared_norms(self) -> Tensor:
         rows = self.values.unsqueeze(-1).flatten(1)
         if fused.is_used_for(rows):
             return fused.squares(rows)
         return (row_norms(rows) if self.norms is None else self.norms).square()
 
-    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:  # noqa: D102
+    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:
         if fused.is_used_for(self.values):
             return fused.weighted_sum(self.values, factors, into.out, into.dtype)
         largest_batch = into.largest_batch or len(factors)
         return into.place(summation.of_rows(self.values, factors, largest_batch, into.type_for(self.values)))
 
-    def finite(self) -> "Dense":  # noqa: D102
+    def finite(self) -> "Dense":
         return self if fused.is_used_for(self.values) else Dense(_finite(self.values))
 
-    def dense(self) -> "Dense":  # noqa: D102
+    def dense(self) -> "Dense":
         return self
 
 
@@ -165,7 +165,7 @@ class Outer(PerRecordGradient):
         return row_norms(self.inputs), row_norms(self.output_gradients)
 
     @property
-    def terms(self) -> int:  # noqa: D102
+    def terms(self) -> int:
         return self.inputs.shape[2]
 
     def plus(self, other: "Outer") -> "Outer":
@@ -195,7 +195,7 @@ class Outer(PerRecordGradient):
         pairs = ((a.double(), g.double()) for a, g in parts)
         return torch.cat([((a @ a.mT) * (g @ g.mT)).sum(dim=(1, 2, 3)) for a, g in pairs])
 
-    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:  # noqa: D102
+    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:
         shape = self.inputs.shape[1], self.output_gradients.shape[3], self.inputs.shape[3]
         out, wanted = into.out, into.type_for(self.output_gradients)
         added_in = torch.float64 if wanted == torch.float64 else self.inputs.dtype
@@ -206,7 +206,7 @@ class Outer(PerRecordGradient):
             return total.to(wanted).view(self.shape)
         return out if has_place else into.place(total.view(self.shape))
 
-    def finite(self) -> "Outer":  # noqa: D102
+    def finite(self) -> "Outer":
         return self if summation.is_one_launch(self.inputs, self.output_gradients) else self.cleaned()
 
     def cleaned(self) -> "Outer":
@@ -217,7 +217,7 @@ class Outer(PerRecordGradient):
         inputs = fused.finite(self.inputs) if is_skipped and is_wide else _finite(self.inputs)
         return Outer(inputs, gradients, self.shape)
 
-    def dense(self) -> Dense:  # noqa: D102
+    def dense(self) -> Dense:
         return Dense((self.output_gradients.mT @ self.inputs.to(self.output_gradients.dtype)).reshape(-1, *self.shape))
 
 
@@ -250,11 +250,11 @@ class SparseRows(PerRecordGradient):
         records, rows = torch.cat([self.records, other.records]), torch.cat([self.rows, other.rows])
         return SparseRows.merged(records, rows, torch.cat([self.values, other.values]), self.num_records, self.shape)
 
-    def squared_norms(self) -> Tensor:  # noqa: D102
+    def squared_norms(self) -> Tensor:
         squares = row_norms(self.values).square()
         return squares.new_zeros(self.num_records).index_add_(0, self.records, squares)
 
-    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:  # noqa: D102
+    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:
         added_in = summation.type_for(self.values.dtype, into.largest_batch or len(factors))
         return into.place(self.total(factors, added_in).to(into.type_for(self.values)))
 
@@ -263,10 +263,10 @@ class SparseRows(PerRecordGradient):
         scaled = self.values.to(dtype) * factors.to(dtype)[self.records, None]
         return self.values.new_zeros(self.shape, dtype=dtype).index_add_(0, self.rows, scaled)
 
-    def finite(self) -> "SparseRows":  # noqa: D102
+    def finite(self) -> "SparseRows":
         return SparseRows(self.records, self.rows, _finite(self.values), self.num_records, self.shape)
 
-    def dense(self) -> Dense:  # noqa: D102
+    def dense(self) -> Dense:
         values = self.values.new_zeros(self.num_records * self.shape[0], self.shape[1])
         values.index_add_(0, self.records * self.shape[0] + self.rows, self.values)
         return Dense(values.view(self.num_records, *self.shape))
@@ -281,20 +281,20 @@ class Reordered(PerRecordGradient):
     shape: torch.Size
 
     @property
-    def terms(self) -> int:  # noqa: D102
+    def terms(self) -> int:
         return self.values.terms
 
-    def squared_norms(self) -> Tensor:  # noqa: D102
+    def squared_norms(self) -> Tensor:
         return self.values.squared_norms()
 
-    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:  # noqa: D102
+    def weighted_sum(self, factors: Tensor, into: Destination = ANYWHERE) -> Tensor:
         total = self.values.weighted_sum(factors, into.anywhere())
         return into.place(total.permute(self.axes).reshape(self.shape))
 
-    def finite(self) -> "Reordered":  # noqa: D102
+    def finite(self) -> "Reordered":
         return Reordered(self.values.finite(), self.axes, self.shape)
 
-    def dense(self) -> Dense:  # noqa: D102
+    def dense(self) -> Dense:
         values = self.values.dense().values
         return Dense(values.permute(0, *(1 + axis for axis in self.axes)).reshape(len(values), *self.shape))
 

@@ -37,7 +37,7 @@ class Tied(PerRecordGradient):
     rows: SparseRows
 
     @property
-    def terms(self) -> int:  # noqa: D102 - the base class says it, here and below
+    def terms(self) -> int:
         return self.product.terms + 1
 
     def squared_norms(self) -> Tensor:
@@ -74,8 +74,8 @@ class Tied(PerRecordGradient):
         total = summation.in_float64(a, g, factors[some], largest_batch).view(self.product.shape)
         return total.add_(self.rows.total(of_some, torch.float64))
 
-    def finite(self) -> "Tied":  # noqa: D102
+    def finite(self) -> "Tied":
         return Tied(self.product.cleaned(), self.rows.finite())
 
-    def dense(self) -> Dense:  # noqa: D102
+    def dense(self) -> Dense:
         return Dense(self.product.dense().values + self.rows.dense().values)

@@ -37,7 +37,7 @@ def add_noise(clipped: ClippedSum, noise_multiplier: float, source: AddsNoise, s
         sensitivity = _validate.positive("the sensitivity of a sum that gets noise", clipped.sensitivity)
         sums = [gradients[name] for name in sorted(gradients)]
         std = noise_multiplier * sensitivity
-        answer: object = source.add(sums, sensitivity, std, step)  # type: ignore[func-returns-value]
+        answer: object = source.add(sums, sensitivity, std, step)  # type: ignore[func-returns-value]  # a source of a user may
         if answer is not None:
             raise TypeError(f"{type(source).__name__}.add must write noisy sums over the exact ones and return None.")
     return NoisySum({name: values.to(clipped.types.get(name, values.dtype)) for name, values in gradients.items()})
