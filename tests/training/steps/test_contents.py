@@ -46,7 +46,21 @@ def change_rate(state):
     state.rate = 0.2
 
 
-CHANGES = [replace_in_dict, replace_in_list, replace_list, replace_deep, replace_in_object, count, change_rate]
+def add_attribute(state):
+    state.helper.further = torch.zeros(1)
+    del state.helper.mean
+
+
+CHANGES = [
+    add_attribute,
+    replace_in_dict,
+    replace_in_list,
+    replace_list,
+    replace_deep,
+    replace_in_object,
+    count,
+    change_rate,
+]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -69,10 +83,15 @@ def test_numbers_in_tensors_may_change():
     assert state.weights["w"].tolist() == [1, 1]
 
 
-def test_what_is_new_is_seen_but_nothing_is_missing():
+@pytest.mark.parametrize(
+    "add",
+    [lambda state: state.velocity.append(torch.zeros(2)), lambda state: setattr(state, "further", torch.zeros(2))],
+)
+def test_what_is_new_is_seen_but_nothing_is_missing(add):
+    """Also an attribute that the class does not declare."""
     state = Moving()
     before = Contents(state)
-    state.velocity.append(torch.zeros(2))
+    add(state)
     assert before != Contents(state)
     assert before.still_in(Contents(state))
 

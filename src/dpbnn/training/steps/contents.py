@@ -12,7 +12,6 @@ True
 """
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
 from types import ModuleType
 from typing import Any
 
@@ -62,9 +61,8 @@ class Contents:
     def put_back(self) -> None:
         """Let dictionaries, lists and attributes hold what they held; what tensors hold stays as it is."""
         for attributes, kept in self._attributes:
-            if list(map(id, attributes.values())) != list(map(id, kept.values())):
-                attributes.clear()
-                attributes.update(kept)
+            attributes.clear()
+            attributes.update(kept)
         for place, items in self._lists:
             place[:] = items
 
@@ -88,6 +86,4 @@ def _inside(value: Any) -> Iterable[tuple[Any, Any]]:
         return enumerate(value)
     if isinstance(value, Optimizer):
         return [("state", value.state)]
-    if is_dataclass(value):  # without what its properties have computed
-        return [(field.name, getattr(value, field.name)) for field in fields(value)]
     return vars(value).items() if hasattr(value, "__dict__") else ()
